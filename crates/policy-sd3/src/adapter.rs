@@ -1,0 +1,231 @@
+//! Adapters as files: a PEFT folder and diffusers' `pytorch_lora_weights.safetensors`.
+//!
+//! Both hold the same tensors under different prefixes. PEFT keeps rank and α in `adapter_config.json`, diffusers in
+//! the file header's `lora_adapter_metadata`; a reader that ignores the latter takes α = rank, so α is always written.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use nn::weights::{ParameterKeys, Weights, WeightsError, read_config, transpose};
+use burn::tensor::Device;
+use safetensors::tensor::{Dtype, TensorView};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::lora::{ADAPTED_LAYERS, LoraConfig, LoraInit, attach_values};
+use crate::transformer::Transformer;
+
+/// File name of the weights in a PEFT folder.
+pub const PEFT_WEIGHTS: &str = "adapter_model.safetensors";
+/// File name of the settings in a PEFT folder.
+pub const PEFT_CONFIG: &str = "adapter_config.json";
+/// File name that `load_lora_weights` of diffusers and ComfyUI look for.
+pub const DIFFUSERS_WEIGHTS: &str = "pytorch_lora_weights.safetensors";
+
+const PEFT_PREFIX: &str = "base_model.model.";
+const DIFFUSERS_PREFIX: &str = "transformer.";
+
+/// Why an adapter could not be read or written.
+#[derive(Debug, thiserror::Error)]
+pub enum AdapterError {
+    /// A weight file is at fault.
+    #[error(transparent)]
+    Weights(#[from] WeightsError),
+    /// The folder holds no adapter.
+    #[error("{}: holds neither {PEFT_WEIGHTS} nor {DIFFUSERS_WEIGHTS}; point the path at the folder of an adapter", .0.display())]
+    NotThere(PathBuf),
+    /// The settings are missing, malformed or ask for what is not supported.
+    #[error("{}: {why}", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and what to do.
+        why: String,
+    },
+    /// A file could not be written.
+    #[error("{}: could not be written: {why}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// A tensor in the layout of its file: shape and row-major values.
+pub type StoredTensor = (Vec<usize>, Vec<f32>);
+
+/// Writes the adapter in both layouts into `dir`, each file by rename.
+///
+/// `tensors` are keyed `transformer_blocks.0.attn.to_q.lora_A.weight` and shaped as in the files (A `[rank, inputs]`,
+/// B `[outputs, rank]`).
+///
+/// # Errors
+///
+/// A file cannot be written.
+pub fn write(
+    dir: &Path,
+    tensors: &BTreeMap<String, StoredTensor>,
+    config: &LoraConfig,
+    base_model: &str,
+) -> Result<(), AdapterError> {
+    let prefixed = |prefix: &str| -> BTreeMap<String, &StoredTensor> {
+        tensors.iter().map(|(key, tensor)| (format!("{prefix}{key}"), tensor)).collect()
+    };
+    write_safetensors(&dir.join(PEFT_WEIGHTS), &prefixed(PEFT_PREFIX), HashMap::new())?;
+    let targets: Vec<String> = ADAPTED_LAYERS.iter().map(|name| format!("attn.{name}")).collect();
+    let init = match config.init {
+        LoraInit::Gaussian => json!("gaussian"),
+        LoraInit::Kaiming => json!(true),
+    };
+    let settings = json!({
+        "auto_mapping": {
+            "base_model_class": "SD3Transformer2DModel",
+            "parent_library": "diffusers.models.transformers.transformer_sd3",
+        },
+        "base_model_name_or_path": base_model,
+        "bias": "none",
+        "fan_in_fan_out": false,
+        "inference_mode": true,
+        "init_lora_weights": init,
+        "lora_alpha": config.alpha,
+        "lora_dropout": 0.0,
+        "peft_type": "LORA",
+        "r": config.rank,
+        "target_modules": targets,
+        "task_type": null,
+        "use_dora": false,
+        "use_rslora": false,
+    });
+    write_file(&dir.join(PEFT_CONFIG), format!("{settings:#}\n").as_bytes())?;
+    let metadata = json!({
+        "transformer.r": config.rank,
+        "transformer.lora_alpha": config.alpha,
+        "transformer.target_modules": targets,
+    });
+    let header = HashMap::from([("lora_adapter_metadata".to_owned(), metadata.to_string())]);
+    write_safetensors(&dir.join(DIFFUSERS_WEIGHTS), &prefixed(DIFFUSERS_PREFIX), header)
+}
+
+/// Reads an adapter folder of either layout into the network, strictly: every factor of every adapted layer, no more.
+///
+/// # Errors
+///
+/// The folder holds no adapter, a tensor is missing, left over or misshapen, or the settings ask for a variant of LoRA
+/// that this network does not have.
+pub fn read(
+    dir: &Path,
+    network: &mut Transformer,
+    keys: &mut ParameterKeys,
+    device: &Device,
+) -> Result<LoraConfig, AdapterError> {
+    let peft = dir.join(PEFT_WEIGHTS);
+    let diffusers = dir.join(DIFFUSERS_WEIGHTS);
+    let (path, prefix, config) = if peft.exists() {
+        (peft, PEFT_PREFIX, read_peft_config(&dir.join(PEFT_CONFIG))?)
+    } else if diffusers.exists() {
+        let config = read_diffusers_header(&diffusers)?;
+        (diffusers, DIFFUSERS_PREFIX, config)
+    } else {
+        return Err(AdapterError::NotThere(dir.to_owned()));
+    };
+    let weights = Weights::open_file(&path, device)?;
+    let scope = weights.scope(prefix.trim_end_matches('.'));
+    for (name, layer) in network.adapted_layers_mut() {
+        let [inputs, outputs] = layer.dims();
+        let a = scope.values(&format!("{name}.lora_A.weight"), &[config.rank, inputs])?;
+        let b = scope.values(&format!("{name}.lora_B.weight"), &[outputs, config.rank])?;
+        let (a, b) = (transpose(&a, config.rank), transpose(&b, outputs));
+        attach_values(layer, keys, &name, &config, a, b, device);
+    }
+    drop(scope);
+    weights.finish()?;
+    Ok(config)
+}
+
+/// Writes f32 tensors as one safetensors file, by rename, with the `format` entry that other readers insist on.
+///
+/// # Errors
+///
+/// The file cannot be written.
+pub fn write_safetensors(
+    path: &Path,
+    tensors: &BTreeMap<String, &StoredTensor>,
+    mut metadata: HashMap<String, String>,
+) -> Result<(), AdapterError> {
+    let failed = |why: String| AdapterError::Write { path: path.to_owned(), why };
+    metadata.insert("format".to_owned(), "pt".to_owned());
+    let bytes: Vec<(&String, &Vec<usize>, Vec<u8>)> = tensors
+        .iter()
+        .map(|(key, (shape, values))| (key, shape, values.iter().flat_map(|v| v.to_le_bytes()).collect()))
+        .collect();
+    let views = bytes
+        .iter()
+        .map(|(key, shape, data)| {
+            let view = TensorView::new(Dtype::F32, (*shape).clone(), data).map_err(|e| failed(e.to_string()))?;
+            Ok(((*key).clone(), view))
+        })
+        .collect::<Result<Vec<_>, AdapterError>>()?;
+    let file = safetensors::serialize(views, Some(metadata)).map_err(|e| failed(e.to_string()))?;
+    write_file(path, &file)
+}
+
+/// Writes a file beside its target and renames it, so that a reader sees the old one or the new one, never a part.
+fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
+    let failed = |why: std::io::Error| AdapterError::Write { path: path.to_owned(), why: why.to_string() };
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
+    std::io::Write::write_all(&mut file, bytes).map_err(failed)?;
+    file.as_file().sync_all().map_err(failed)?;
+    file.persist(path).map_err(|e| failed(e.error))?;
+    Ok(())
+}
+
+#[derive(Deserialize)]
+struct PeftConfig {
+    r: usize,
+    lora_alpha: f64,
+    #[serde(default)]
+    use_dora: bool,
+    #[serde(default)]
+    use_rslora: bool,
+    #[serde(default)]
+    rank_pattern: BTreeMap<String, Value>,
+    #[serde(default)]
+    alpha_pattern: BTreeMap<String, Value>,
+}
+
+fn read_peft_config(path: &Path) -> Result<LoraConfig, AdapterError> {
+    let config: PeftConfig = read_config(path)?;
+    let refuse = |why: &str| Err(AdapterError::Config { path: path.to_owned(), why: why.to_owned() });
+    if config.use_dora || config.use_rslora {
+        return refuse("use_dora and use_rslora change the layer's arithmetic and are not supported");
+    }
+    if !config.rank_pattern.is_empty() || !config.alpha_pattern.is_empty() {
+        return refuse("rank_pattern and alpha_pattern give layers different ranks, which is not supported");
+    }
+    if config.r == 0 {
+        return refuse("r is 0; an adapter needs a rank of at least 1");
+    }
+    Ok(LoraConfig { rank: config.r, alpha: config.lora_alpha, init: LoraInit::default() })
+}
+
+/// Rank and α from the header of a diffusers file.
+fn read_diffusers_header(path: &Path) -> Result<LoraConfig, AdapterError> {
+    let wrong = |why: &str| AdapterError::Config { path: path.to_owned(), why: why.to_owned() };
+    let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| wrong(&e.to_string()))?;
+    let entry = header
+        .metadata()
+        .as_ref()
+        .and_then(|m| m.get("lora_adapter_metadata"))
+        .ok_or_else(|| wrong("its header has no `lora_adapter_metadata`, so rank and alpha are unknown"))?;
+    let settings: Value = serde_json::from_str(entry).map_err(|e| wrong(&format!("lora_adapter_metadata: {e}")))?;
+    let number = |key: &str| settings[format!("transformer.{key}")].as_f64();
+    match (number("r"), number("lora_alpha")) {
+        (Some(rank), Some(alpha)) if rank >= 1.0 => {
+            Ok(LoraConfig { rank: rank as usize, alpha, init: LoraInit::default() })
+        }
+        _ => Err(wrong("lora_adapter_metadata lacks transformer.r or transformer.lora_alpha")),
+    }
+}

@@ -1,0 +1,167 @@
+//! The trait behind which every reward lies, and the checks that they share.
+
+use std::fmt;
+
+use image::RgbImage;
+use nn::tokenizer::TruncatedText;
+
+use crate::error::RewardError;
+
+/// One reward.
+///
+/// # Example
+///
+/// ```
+/// use image::RgbImage;
+/// use rewards::Scorer;
+/// use rewards::pixel::{PixelStatistic, PixelScore};
+///
+/// let mut scorer = PixelScore::new("brightness", PixelStatistic::Brightness);
+/// scorer.prepare(&["a white wall".to_owned()])?;
+/// let white = RgbImage::from_pixel(4, 4, image::Rgb([255; 3]));
+/// assert_eq!(scorer.score(&[white], &[0])?, [1.0]);
+/// # Ok::<(), rewards::RewardError>(())
+/// ```
+///
+/// Pictures and prompts cannot be exchanged by mistake:
+///
+/// ```compile_fail
+/// # use rewards::{RewardError, Scorer};
+/// fn swapped(scorer: &dyn Scorer, pictures: &[image::RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+///     scorer.score(prompts, pictures)
+/// }
+/// ```
+pub trait Scorer: Send {
+    /// The name under which the reward is configured and logged (`reward/<name>`).
+    fn name(&self) -> &str;
+
+    /// What computes the score, in a few words: model, sizes, unit. Two rewards of one kind but of different models
+    /// differ here.
+    fn description(&self) -> String;
+
+    /// Encodes all prompts, in place of those of an earlier call. Later calls of [`Scorer::score`] name a prompt by its
+    /// index in this list.
+    ///
+    /// # Errors
+    ///
+    /// The tokenizer or the model refuses a prompt.
+    fn prepare(&mut self, prompts: &[String]) -> Result<TruncationReport, RewardError>;
+
+    /// One finite score per picture: `pictures[i]` against prompt number `prompts[i]`. Greater is better.
+    ///
+    /// # Errors
+    ///
+    /// The lists differ in length, a prompt's number was not prepared, a picture has no pixels, or a score is not
+    /// finite. Sample numbers in errors are places in `pictures`.
+    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError>;
+}
+
+/// How much of the prompts a reward reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TruncationReport {
+    /// Name of the reward.
+    pub scorer: String,
+    /// How many prompts were prepared.
+    pub prompts: usize,
+    /// The greatest number of tokens it reads, its start and end tokens included; `None` if it reads no text.
+    pub limit: Option<usize>,
+    /// The prompts whose end it does not see, in order, each with its whole length in tokens.
+    pub truncated: Vec<TruncatedText>,
+}
+
+impl TruncationReport {
+    /// The report of a reward that does not look at the prompts.
+    #[must_use]
+    pub fn without_text(scorer: &str, prompts: usize) -> Self {
+        Self {
+            scorer: scorer.to_owned(),
+            prompts,
+            limit: None,
+            truncated: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for TruncationReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scorer,
+            prompts,
+            limit,
+            truncated,
+        } = self;
+        let Some(limit) = limit else {
+            return write!(f, "{scorer}: does not read the prompts");
+        };
+        match truncated.iter().max_by_key(|text| text.tokens) {
+            None => write!(
+                f,
+                "{scorer}: reads all {prompts} prompts whole (at most {limit} tokens)"
+            ),
+            Some(longest) => write!(
+                f,
+                "{scorer}: does not see the end of {} of {prompts} prompts, which exceed its {limit} tokens \
+                 (longest: prompt {} with {})",
+                truncated.len(),
+                longest.index,
+                longest.tokens
+            ),
+        }
+    }
+}
+
+/// Checks the arguments of a [`Scorer::score`] call against the number of prepared prompts.
+pub(crate) fn check_call(
+    scorer: &str,
+    pictures: &[RgbImage],
+    prompts: &[usize],
+    prepared: usize,
+) -> Result<(), RewardError> {
+    let scorer = || scorer.to_owned();
+    if pictures.len() != prompts.len() {
+        return Err(RewardError::Lengths {
+            scorer: scorer(),
+            pictures: pictures.len(),
+            prompts: prompts.len(),
+        });
+    }
+    for (sample, (picture, prompt)) in pictures.iter().zip(prompts).enumerate() {
+        if *prompt >= prepared {
+            return Err(RewardError::UnknownPrompt {
+                scorer: scorer(),
+                sample,
+                prompt: *prompt,
+                prepared,
+            });
+        }
+        if picture.width() == 0 || picture.height() == 0 {
+            return Err(RewardError::Picture {
+                scorer: scorer(),
+                sample,
+                prompt: *prompt,
+                why: format!("is {} x {} pixels", picture.width(), picture.height()),
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Hands scores on if there is one per sample and all are finite.
+pub(crate) fn check_scores(scorer: &str, scores: Vec<f64>, prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+    if scores.len() != prompts.len() {
+        return Err(RewardError::Count {
+            scorer: scorer.to_owned(),
+            scores: scores.len(),
+            samples: prompts.len(),
+        });
+    }
+    match scores.iter().position(|score| !score.is_finite()) {
+        None => Ok(scores),
+        Some(sample) => Err(RewardError::NonFinite {
+            scorer: scorer.to_owned(),
+            sample,
+            prompt: prompts[sample],
+            value: scores[sample],
+        }),
+    }
+}

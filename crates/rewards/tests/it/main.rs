@@ -1,0 +1,9 @@
+//! Integration tests of `rewards`.
+mod clip_score;
+mod composition;
+mod damage;
+mod fixture;
+mod jpeg;
+mod parity;
+mod pictures;
+mod resample;

@@ -1,0 +1,63 @@
+//! Picture files to RGB as Pillow converts them.
+
+use image::{DynamicImage, GrayImage, ImageBuffer, Luma, LumaA, Rgb, RgbImage, Rgba, RgbaImage};
+use rewards::pictures::{open, to_rgb};
+
+/// Levels around the places where the conversions differ.
+const LEVELS: [u16; 8] = [0, 127, 128, 255, 256, 0x0180, 0x7fff, 0xffff];
+const UPPER_BYTES: [u8; 8] = [0, 0, 0, 0, 1, 1, 127, 255];
+
+/// Writes a picture as PNG, opens it and compares the red channel of its one row; all channels must agree unless
+/// `colours` says otherwise.
+#[track_caller]
+fn check(picture: DynamicImage, expected: &[u8]) {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("picture.png");
+    picture.save(&path).expect("saved");
+    let found = open(&path).expect("opened");
+    let pixels: Vec<[u8; 3]> = found.pixels().map(|pixel| pixel.0).collect();
+    let grey: Vec<[u8; 3]> = expected.iter().map(|level| [*level; 3]).collect();
+    assert_eq!(pixels, grey);
+}
+
+#[test]
+fn sixteen_bits_become_eight_as_in_pillow() {
+    let width = LEVELS.len() as u32;
+    let grey = ImageBuffer::from_fn(width, 1, |x, _| Luma([LEVELS[x as usize]]));
+    check(DynamicImage::ImageLuma16(grey), &[0, 127, 128, 255, 255, 255, 255, 255]);
+    let grey = ImageBuffer::from_fn(width, 1, |x, _| LumaA([LEVELS[x as usize], 0x4000]));
+    check(DynamicImage::ImageLumaA16(grey), &UPPER_BYTES);
+    let colour = ImageBuffer::from_fn(width, 1, |x, _| Rgb([LEVELS[x as usize]; 3]));
+    check(DynamicImage::ImageRgb16(colour), &UPPER_BYTES);
+    let colour = ImageBuffer::from_fn(width, 1, |x, _| {
+        let level = LEVELS[x as usize];
+        Rgba([level, level, level, 0])
+    });
+    check(DynamicImage::ImageRgba16(colour), &UPPER_BYTES);
+}
+
+#[test]
+fn grey_is_repeated_and_transparency_dropped() {
+    check(
+        DynamicImage::ImageLuma8(GrayImage::from_fn(3, 1, |x, _| Luma([x as u8 * 100]))),
+        &[0, 100, 200],
+    );
+    let invisible = RgbaImage::from_pixel(2, 1, Rgba([10, 20, 30, 0]));
+    assert_eq!(
+        to_rgb(&DynamicImage::ImageRgba8(invisible)),
+        RgbImage::from_pixel(2, 1, Rgb([10, 20, 30]))
+    );
+}
+
+#[test]
+fn what_is_no_picture_is_named() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("page.png");
+    assert!(open(&path).expect_err("absent").to_string().contains("page.png"));
+    std::fs::write(&path, "<!doctype html>").expect("written");
+    assert!(open(&path).expect_err("no picture").to_string().contains("page.png"));
+    RgbImage::new(40, 40).save(&path).expect("saved");
+    let whole = std::fs::read(&path).expect("read");
+    std::fs::write(&path, &whole[..whole.len() / 2]).expect("written");
+    assert!(open(&path).expect_err("cut off").to_string().contains("page.png"));
+}

@@ -1,0 +1,311 @@
+//! Several rewards, mixed by name and weight.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::advantage::{AdvantageError, Normalisation, RunningStatistics, ScoreStatistics};
+
+/// Where rewards are mixed: before or after they are normalised.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mix {
+    /// `A = Σ weight · normalise(score)`: every reward is normalised on its own, so that its scale does not matter
+    /// (the TreeGRPO paper found this the better one). The sum is not normalised again.
+    #[default]
+    Advantage,
+    /// `A = normalise(Σ weight · score)`: raw scores are summed, so rewards of a large scale dominate.
+    Reward,
+}
+
+/// Rewards by name and weight.
+///
+/// ```
+/// use tree_core::{Mix, Normalisation, RewardMix};
+///
+/// let mix = RewardMix::new(Mix::Advantage, [("hps", 0.8), ("clip", 0.2)])?;
+/// assert_eq!(mix.formula(), "A = 0.8 * normalise(hps) + 0.2 * normalise(clip)");
+/// // The scores may come in any order: the names decide.
+/// let scores = [("clip", &[20.0, 22.0][..]), ("hps", &[0.3, 0.2])];
+/// let mixed = mix.advantages(&Normalisation::default(), &scores, &[0, 0])?;
+/// assert!((mixed.values[0] - (0.8 - 0.2)).abs() < 1e-6);
+/// # Ok::<(), tree_core::MixError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+pub struct RewardMix {
+    mix: Mix,
+    weights: Vec<(String, f64)>,
+}
+
+/// Mixed advantages, and what each reward looked like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MixedAdvantages {
+    /// One per leaf.
+    pub values: Vec<f64>,
+    /// The weighted sum of the raw scores, one per leaf.
+    pub weighted_scores: Vec<f64>,
+    /// Per reward, in the order of the weights, the statistics of its scores.
+    pub rewards: Vec<(String, ScoreStatistics)>,
+    /// The statistics of the weighted sum of raw scores.
+    pub total: ScoreStatistics,
+}
+
+/// The memories of running statistics, one per reward and one for their sum. Part of a run's state.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunningRewards {
+    rewards: BTreeMap<String, RunningStatistics>,
+    total: RunningStatistics,
+}
+
+/// Why rewards could not be mixed.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MixError {
+    /// No reward at all.
+    #[error("no reward is named; give at least one name and weight")]
+    NoRewards,
+    /// A name that stands twice in the weights or in the scores.
+    #[error("reward `{name}` is named twice; name every reward once")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A weight that is no number.
+    #[error("the weight of reward `{name}` is {weight}; use a finite number")]
+    Weight {
+        /// The name.
+        name: String,
+        /// The weight given.
+        weight: f64,
+    },
+    /// Weights that are all 0.
+    #[error("all reward weights are 0, so nothing would be trained; give at least one reward a weight")]
+    AllZero,
+    /// Scores for a name without weight.
+    #[error("scores came for reward `{name}`, which has no weight; the weights name {known}")]
+    Unknown {
+        /// The name.
+        name: String,
+        /// The names with a weight.
+        known: String,
+    },
+    /// A name without scores.
+    #[error("reward `{name}` has a weight but no scores came for it; score it, or remove its weight")]
+    Missing {
+        /// The name.
+        name: String,
+    },
+    /// Two rewards scored different numbers of leaves.
+    #[error("reward `{name}` scored {got} leaves where there are {expected}; score every leaf once")]
+    Length {
+        /// The name.
+        name: String,
+        /// The leaves.
+        expected: usize,
+        /// Its scores.
+        got: usize,
+    },
+    /// The scores of one reward could not be normalised.
+    #[error("reward `{name}`: {source}")]
+    Advantage {
+        /// The name.
+        name: String,
+        /// Why.
+        source: AdvantageError,
+    },
+}
+
+impl RewardMix {
+    /// Rewards with their weights. Negative weights make a reward a penalty.
+    ///
+    /// # Errors
+    ///
+    /// Refuses an empty list, a name that comes twice, non-finite weights and weights that are all 0.
+    pub fn new<N: Into<String>>(mix: Mix, weights: impl IntoIterator<Item = (N, f64)>) -> Result<Self, MixError> {
+        let weights: Vec<(String, f64)> = weights
+            .into_iter()
+            .map(|(name, weight)| (name.into(), weight))
+            .collect();
+        if weights.is_empty() {
+            return Err(MixError::NoRewards);
+        }
+        refuse_duplicates(weights.iter().map(|(name, _)| name.as_str()))?;
+        if let Some((name, weight)) = weights.iter().find(|(_, weight)| !weight.is_finite()) {
+            return Err(MixError::Weight {
+                name: name.clone(),
+                weight: *weight,
+            });
+        }
+        if weights.iter().all(|(_, weight)| *weight == 0.0) {
+            return Err(MixError::AllZero);
+        }
+        Ok(Self { mix, weights })
+    }
+
+    /// Where the rewards are mixed.
+    #[must_use]
+    pub fn mix(&self) -> Mix {
+        self.mix
+    }
+
+    /// Names and weights, in the order they were given.
+    #[must_use]
+    pub fn weights(&self) -> &[(String, f64)] {
+        &self.weights
+    }
+
+    /// The formula that is applied, to be shown before a run.
+    #[must_use]
+    pub fn formula(&self) -> String {
+        let term = |(name, weight): &(String, f64)| match self.mix {
+            Mix::Advantage => format!("{weight} * normalise({name})"),
+            Mix::Reward => format!("{weight} * {name}"),
+        };
+        let sum = self.weights.iter().map(term).collect::<Vec<_>>().join(" + ");
+        match self.mix {
+            Mix::Advantage => format!("A = {sum}"),
+            Mix::Reward => format!("A = normalise({sum})"),
+        }
+    }
+
+    /// The weighted sum of raw scores, one per leaf. `scores` holds one slice per reward, in any order.
+    ///
+    /// # Errors
+    ///
+    /// Refuses unknown, missing and repeated names and slices of different lengths.
+    pub fn weighted_scores(&self, scores: &[(&str, &[f64])]) -> Result<Vec<f64>, MixError> {
+        Ok(weighted_sum(&self.matched(scores)?))
+    }
+
+    /// The mixed advantages of leaves whose groups are `groups`. `scores` holds one slice per reward, in any order.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RewardMix::weighted_scores`] and, with the reward's name, of [`Normalisation::advantages`].
+    pub fn advantages(
+        &self,
+        normalisation: &Normalisation,
+        scores: &[(&str, &[f64])],
+        groups: &[usize],
+    ) -> Result<MixedAdvantages, MixError> {
+        if matches!(normalisation.scope, crate::Scope::Running { .. }) {
+            let name = self.weights[0].0.clone();
+            return Err(MixError::Advantage {
+                name,
+                source: AdvantageError::NeedsHistory,
+            });
+        }
+        self.advantages_with(normalisation, scores, groups, &mut RunningRewards::default())
+    }
+
+    /// Like [`RewardMix::advantages`], with the memories that [`Scope::Running`](crate::Scope::Running) needs.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RewardMix::advantages`]. The memories do not change when there is an error.
+    pub fn advantages_with(
+        &self,
+        normalisation: &Normalisation,
+        scores: &[(&str, &[f64])],
+        groups: &[usize],
+        running: &mut RunningRewards,
+    ) -> Result<MixedAdvantages, MixError> {
+        let matched = self.matched(scores)?;
+        // A bad score of the third reward must not leave the first two remembered twice after a retry.
+        let mut next = running.clone();
+        let mut rewards = Vec::with_capacity(matched.len());
+        let mut mixed = vec![0.0; matched[0].scores.len()];
+        for &Weighted { name, weight, scores } in &matched {
+            let history = next.rewards.entry(name.to_string()).or_default();
+            let own = normalisation
+                .advantages_with(scores, groups, history)
+                .map_err(|source| MixError::Advantage {
+                    name: name.to_string(),
+                    source,
+                })?;
+            for (sum, advantage) in mixed.iter_mut().zip(&own.values) {
+                *sum += weight * advantage;
+            }
+            rewards.push((name.to_string(), own.statistics));
+        }
+        let weighted_scores = weighted_sum(&matched);
+        let total = normalisation
+            .advantages_with(&weighted_scores, groups, &mut next.total)
+            .map_err(|source| MixError::Advantage {
+                name: "weighted sum".to_string(),
+                source,
+            })?;
+        *running = next;
+        let values = match self.mix {
+            Mix::Advantage => mixed,
+            Mix::Reward => total.values,
+        };
+        Ok(MixedAdvantages {
+            values,
+            weighted_scores,
+            rewards,
+            total: total.statistics,
+        })
+    }
+
+    /// Name, weight and scores of every reward, in the order of the weights.
+    fn matched<'a>(&'a self, scores: &[(&str, &'a [f64])]) -> Result<Vec<Weighted<'a>>, MixError> {
+        refuse_duplicates(scores.iter().map(|(name, _)| *name))?;
+        if let Some((name, _)) = scores
+            .iter()
+            .find(|(name, _)| !self.weights.iter().any(|(known, _)| known == name))
+        {
+            let known: Vec<String> = self.weights.iter().map(|(name, _)| format!("`{name}`")).collect();
+            return Err(MixError::Unknown {
+                name: (*name).to_string(),
+                known: known.join(", "),
+            });
+        }
+        let mut matched: Vec<Weighted<'_>> = Vec::with_capacity(self.weights.len());
+        for (name, weight) in &self.weights {
+            let found = scores.iter().find(|(scored, _)| scored == name);
+            let (_, values) = found.ok_or_else(|| MixError::Missing { name: name.clone() })?;
+            if let Some(first) = matched.first()
+                && first.scores.len() != values.len()
+            {
+                let (expected, got) = (first.scores.len(), values.len());
+                return Err(MixError::Length {
+                    name: name.clone(),
+                    expected,
+                    got,
+                });
+            }
+            matched.push(Weighted {
+                name,
+                weight: *weight,
+                scores: values,
+            });
+        }
+        Ok(matched)
+    }
+}
+
+/// A reward whose scores have found their weight.
+struct Weighted<'a> {
+    name: &'a str,
+    weight: f64,
+    scores: &'a [f64],
+}
+
+/// `Σ weight · score` for every leaf.
+fn weighted_sum(matched: &[Weighted<'_>]) -> Vec<f64> {
+    let leaves = matched.first().map_or(0, |reward| reward.scores.len());
+    let sum = |leaf: usize| matched.iter().map(|reward| reward.weight * reward.scores[leaf]).sum();
+    (0..leaves).map(sum).collect()
+}
+
+fn refuse_duplicates<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), MixError> {
+    let mut seen = BTreeSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(MixError::Duplicate { name: name.to_string() });
+        }
+    }
+    Ok(())
+}
