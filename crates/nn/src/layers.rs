@@ -144,6 +144,24 @@ impl GroupNorm {
         Ok(Self { scale, offset, groups, epsilon })
     }
 
+    /// Scale and offset per channel.
+    #[must_use]
+    pub fn scale_and_offset(&self) -> (Tensor<1>, Tensor<1>) {
+        (self.scale.val(), self.offset.val())
+    }
+
+    /// Number of groups.
+    #[must_use]
+    pub fn groups(&self) -> usize {
+        self.groups
+    }
+
+    /// What is added to the variance.
+    #[must_use]
+    pub fn epsilon(&self) -> f64 {
+        self.epsilon
+    }
+
     /// [`GroupNorm::forward`] followed by `x·σ(x)`, as convolutional residual blocks use it.
     #[must_use]
     pub fn forward_silu(&self, x: Tensor<4>) -> Tensor<4> {
@@ -205,6 +223,18 @@ impl Conv2d {
     ) -> Result<Self, WeightsError> {
         let weight = weights.parameter("weight", [outputs, inputs, kernel, kernel])?;
         Ok(Self { weight, bias: None, stride, padding })
+    }
+
+    /// The kernels, `[out, in, kernel, kernel]`.
+    #[must_use]
+    pub fn weight(&self) -> Tensor<4> {
+        self.weight.val()
+    }
+
+    /// What is added per output channel, if anything.
+    #[must_use]
+    pub fn bias(&self) -> Option<Tensor<1>> {
+        self.bias.as_ref().map(Param::val)
     }
 
     /// `[batch, in, height, width]` to `[batch, out, height', width']`.

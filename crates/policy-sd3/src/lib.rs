@@ -3,8 +3,10 @@
 //! Invariant: nothing here knows rewards, optimisers or configuration files of experiments.
 
 pub mod adapter;
+pub mod guidance;
 pub mod kernel;
 pub mod lora;
+pub mod pipeline;
 pub mod schedule;
 pub mod text;
 pub mod transformer;

@@ -88,7 +88,9 @@ impl Schedule {
     /// As for [`Schedule::diffusers`].
     pub fn linspace(steps: usize, shift: f64, train_steps: usize) -> Result<Self, ScheduleError> {
         check(steps, shift, train_steps)?;
-        let sigmas = (0..=steps).map(|step| bend(spaced(1.0, 0.0, steps + 1, step), shift)).collect();
+        let sigmas = (0..=steps)
+            .map(|step| bend(spaced(1.0, 0.0, steps + 1, step), shift))
+            .collect();
         Self::from_sigmas(sigmas, train_steps)
     }
 
@@ -99,7 +101,10 @@ impl Schedule {
     /// There is no step, a level is not finite, the levels do not fall strictly from at most 1, or the last is not 0.
     pub fn from_sigmas(sigmas: Vec<f64>, train_steps: usize) -> Result<Self, ScheduleError> {
         let levels = sigmas.len().saturating_sub(1);
-        let timesteps = sigmas[..levels].iter().map(|sigma| sigma * train_steps as f64).collect();
+        let timesteps = sigmas[..levels]
+            .iter()
+            .map(|sigma| sigma * train_steps as f64)
+            .collect();
         Self::from_tables(sigmas, timesteps)
     }
 
@@ -113,7 +118,10 @@ impl Schedule {
             return Err(ScheduleError::NoSteps);
         }
         if timesteps.len() + 1 != sigmas.len() {
-            return Err(ScheduleError::Counts { sigmas: sigmas.len(), timesteps: timesteps.len() });
+            return Err(ScheduleError::Counts {
+                sigmas: sigmas.len(),
+                timesteps: timesteps.len(),
+            });
         }
         if !(sigmas[0] > 0.0 && sigmas[0] <= 1.0) {
             return Err(ScheduleError::First { sigma: sigmas[0] });
@@ -122,7 +130,11 @@ impl Schedule {
             // A NaN compares false, so it is refused here too.
             let falls = pair[1] < pair[0];
             if !falls {
-                return Err(ScheduleError::NotFalling { step, sigma: pair[0], next: pair[1] });
+                return Err(ScheduleError::NotFalling {
+                    step,
+                    sigma: pair[0],
+                    next: pair[1],
+                });
             }
         }
         let last = sigmas[sigmas.len() - 1];
@@ -130,7 +142,10 @@ impl Schedule {
             return Err(ScheduleError::Last { sigma: last });
         }
         if let Some(step) = timesteps.iter().position(|t| !(t.is_finite() && *t >= 0.0)) {
-            return Err(ScheduleError::Timestep { step, timestep: timesteps[step] });
+            return Err(ScheduleError::Timestep {
+                step,
+                timestep: timesteps[step],
+            });
         }
         Ok(Self { sigmas, timesteps })
     }
@@ -169,7 +184,11 @@ impl Schedule {
     /// `step` is T or more, as for the other accessors by step.
     #[must_use]
     pub fn sigma(&self, step: usize) -> f64 {
-        assert!(step < self.steps(), "step {step} of a schedule of {} steps", self.steps());
+        assert!(
+            step < self.steps(),
+            "step {step} of a schedule of {} steps",
+            self.steps()
+        );
         self.sigmas[step]
     }
 
@@ -254,7 +273,10 @@ impl SchedulerConfig {
     pub fn open(dir: &Path) -> Result<Self, WeightsError> {
         let path = dir.join("scheduler_config.json");
         let config: Self = read_config(&path)?;
-        config.check().map_err(|e| WeightsError::Config { path, why: e.to_string() })?;
+        config.check().map_err(|e| WeightsError::Config {
+            path,
+            why: e.to_string(),
+        })?;
         Ok(config)
     }
 
@@ -266,7 +288,10 @@ impl SchedulerConfig {
     pub fn check(&self) -> Result<(), ScheduleError> {
         const CLASS: &str = "FlowMatchEulerDiscreteScheduler";
         if let Some(found) = self.class_name.as_deref().filter(|name| *name != CLASS) {
-            return Err(ScheduleError::Class { found: found.to_owned(), expected: CLASS });
+            return Err(ScheduleError::Class {
+                found: found.to_owned(),
+                expected: CLASS,
+            });
         }
         let switches = [
             ("use_dynamic_shifting", self.use_dynamic_shifting),
@@ -387,7 +412,11 @@ fn check(steps: usize, shift: f64, train_steps: usize) -> Result<(), ScheduleErr
 /// Time shift of a noise level (SD3, arXiv 2403.03206, equation 23).
 fn bend(level: f64, shift: f64) -> f64 {
     // Pure noise stays exactly 1 for every shift: Flow-SDE recognises its pole by that.
-    if level == 1.0 { 1.0 } else { shift * level / (1.0 + (shift - 1.0) * level) }
+    if level == 1.0 {
+        1.0
+    } else {
+        shift * level / (1.0 + (shift - 1.0) * level)
+    }
 }
 
 /// Element `at` of `count` equally spaced values, both ends included and exact.

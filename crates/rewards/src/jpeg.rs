@@ -4,7 +4,7 @@
 //! The file is that of Pillow's `save(format="JPEG", quality=95)`: chroma at half resolution, the standard's Huffman
 //! tables, the slow integer transform. On pictures whose sides are multiples of 16 the encoder gives the same bytes by
 //! itself. On others it fills the last blocks differently from libjpeg, so the picture is handed over with those blocks
-//! already filled in libjpeg's way ([`Padded`]). The sizes then agree to the byte with Pillow 13's (libjpeg-turbo 3.2) on
+//! already filled in libjpeg's way (`Padded`). The sizes then agree to the byte with Pillow 13's (libjpeg-turbo 3.2) on
 //! the six reference pictures and on noise, flat and gradient pictures of all sides from 1 to 40.
 
 use image::RgbImage;

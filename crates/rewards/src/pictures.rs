@@ -2,11 +2,20 @@
 
 use std::path::Path;
 
-use image::{DynamicImage, ImageBuffer, ImageReader, Pixel, RgbImage};
+use image::{DynamicImage, ImageBuffer, ImageReader, Luma, Rgb, RgbImage, Rgba, RgbaImage};
 
 use crate::error::RewardError;
 
-/// Opens a PNG or JPEG file. What it holds decides, not its ending.
+/// What becomes of transparent pixels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transparency {
+    /// They lie on white, as today's Hugging Face image processors do it.
+    OverWhite,
+    /// Their stored colour shows, as Pillow's plain conversion does it.
+    Dropped,
+}
+
+/// Opens a PNG or JPEG file; transparent pixels lie on white. What the file holds decides, not its ending.
 ///
 /// # Errors
 ///
@@ -21,37 +30,47 @@ pub fn open(path: &Path) -> Result<RgbImage, RewardError> {
         .map_err(image::ImageError::from)
         .and_then(ImageReader::decode)
         .map_err(error)?;
-    Ok(to_rgb(&picture))
+    Ok(to_rgb(&picture, Transparency::OverWhite))
 }
 
 /// A decoded picture to 8-bit RGB as Pillow converts it, because the reward models' own programs do.
 ///
-/// Transparency is dropped, not blended: a transparent pixel shows the colour that is stored under it. Grey becomes
-/// three equal channels. 16-bit colour keeps its upper byte. 16-bit grey without transparency is clamped at 255, not
-/// scaled, so that nearly all such pictures come out white; it is Pillow's behaviour, and scale such pictures to 8 bits
-/// beforehand to avoid it.
+/// Grey becomes three equal channels. 16-bit colour keeps its upper byte. 16-bit grey without transparency is clamped
+/// at 255, not scaled, so that nearly all such pictures come out white; it is Pillow's behaviour, and scaling such
+/// pictures to 8 bits beforehand avoids it.
 #[must_use]
-pub fn to_rgb(picture: &DynamicImage) -> RgbImage {
-    match picture {
-        DynamicImage::ImageLuma16(grey) => convert(grey, |level| level.min(255) as u8),
-        DynamicImage::ImageLumaA16(grey) => convert(grey, upper_byte),
-        DynamicImage::ImageRgb16(colour) => convert(colour, upper_byte),
-        DynamicImage::ImageRgba16(colour) => convert(colour, upper_byte),
-        other => other.to_rgb8(),
-    }
-}
-
-fn upper_byte(level: u16) -> u8 {
-    (level >> 8) as u8
-}
-
-/// Every pixel's first three channels, or its grey three times.
-fn convert<P: Pixel<Subpixel = u16>>(
-    picture: &ImageBuffer<P, Vec<u16>>,
-    narrow: impl Fn(u16) -> u8 + Copy,
-) -> RgbImage {
-    RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
-        let [red, green, blue] = picture.get_pixel(x, y).to_rgb().0;
-        image::Rgb([red, green, blue].map(narrow))
+pub fn to_rgb(picture: &DynamicImage, transparency: Transparency) -> RgbImage {
+    let narrow = match picture {
+        DynamicImage::ImageLuma16(grey) => return clamp_grey(grey),
+        DynamicImage::ImageLumaA16(_) | DynamicImage::ImageRgb16(_) | DynamicImage::ImageRgba16(_) => {
+            upper_bytes(&picture.to_rgba16())
+        }
+        other if other.color().has_alpha() => other.to_rgba8(),
+        other => return other.to_rgb8(),
+    };
+    RgbImage::from_fn(narrow.width(), narrow.height(), |x, y| {
+        let [red, green, blue, alpha] = narrow.get_pixel(x, y).0;
+        Rgb(match transparency {
+            Transparency::OverWhite => [red, green, blue].map(|level| over_white(level, alpha)),
+            Transparency::Dropped => [red, green, blue],
+        })
     })
+}
+
+fn clamp_grey(picture: &ImageBuffer<Luma<u16>, Vec<u16>>) -> RgbImage {
+    RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
+        Rgb([picture.get_pixel(x, y).0[0].min(255) as u8; 3])
+    })
+}
+
+fn upper_bytes(picture: &ImageBuffer<Rgba<u16>, Vec<u16>>) -> RgbaImage {
+    RgbaImage::from_fn(picture.width(), picture.height(), |x, y| {
+        Rgba(picture.get_pixel(x, y).0.map(|level| (level >> 8) as u8))
+    })
+}
+
+/// `(α·level + (255 − α)·255) / 255`, rounded to the nearest.
+fn over_white(level: u8, alpha: u8) -> u8 {
+    let (level, alpha) = (u32::from(level), u32::from(alpha));
+    ((alpha * level + (255 - alpha) * 255 + 127) / 255) as u8
 }

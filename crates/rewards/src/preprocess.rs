@@ -1,4 +1,4 @@
-//! CLIP's preprocessing: shortest side to the model's size by [Pillow's bicubic](crate::resample), centre crop, rescale,
+//! CLIP's preprocessing: shortest side to the model's size by Pillow's bicubic, centre crop, rescale,
 //! normalise.
 //!
 //! The settings come from the model's own `preprocessor_config.json`, in the style of old releases (`"size": 224`) or
@@ -157,7 +157,10 @@ impl ClipPreprocessor {
         } else {
             ([0.0; 3], [1.0; 3])
         };
-        if !factor.is_finite() || mean.iter().any(|m| !m.is_finite()) || deviation.iter().any(|s| !(*s > 0.0)) {
+        if !factor.is_finite()
+            || mean.iter().any(|m| !m.is_finite())
+            || deviation.iter().any(|s| !s.is_finite() || *s <= 0.0)
+        {
             return Err("rescale_factor, image_mean and image_std must be finite, and image_std positive".to_owned());
         }
         let levels = [0, 1, 2].map(|channel| {
@@ -248,7 +251,7 @@ impl Default for Settings {
             do_normalize: true,
             // Mean and deviation of the pictures that OpenAI's models were trained on.
             image_mean: [0.481_454_66, 0.457_827_5, 0.408_210_73],
-            image_std: [0.268_629_54, 0.261_302_58, 0.275_777_11],
+            image_std: [0.268_629_54, 0.261_302_6, 0.275_777_1],
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Bicubic resampling of 8-bit pictures, bit for bit as Pillow does it.
 //!
 //! Reward models were trained on pictures that Pillow shrank, and "bicubic" means other things elsewhere: Pillow's kernel
-//! is Keys' with a = −½ (PyTorch's has −¾), widened by the scale when shrinking (so it does not alias), applied first
-//! along rows and then along columns, in fixed-point numbers of 22 fractional bits, with an 8-bit picture in between.
+//! is Keys' with a = −½ (PyTorch's has −¾), widened by the scale when shrinking (so it does not alias), applied along one
+//! axis and then the other, in fixed-point numbers of 22 fractional bits, with an 8-bit picture in between.
 //! General-purpose crates use other fixed-point widths and differ by a level here and there.
 //!
 //! Only a window of the resized picture is computed, because a centre crop follows: a picture of 4000 × 30 pixels
@@ -30,27 +30,33 @@ pub(crate) struct Target {
 
 /// Resizes a picture that has pixels to `target.full` and returns the part that is wanted.
 pub(crate) fn bicubic(picture: &RgbImage, target: Target) -> RgbImage {
-    let taps = |axis: usize, input: u32| {
+    let size = [picture.width(), picture.height()];
+    let taps = |axis: usize| {
         let wanted = target.offset[axis] as usize..(target.offset[axis] + target.size[axis]) as usize;
-        taps(input as usize, target.full[axis] as usize, wanted)
+        taps(size[axis] as usize, target.full[axis] as usize, wanted)
     };
-    let columns = taps(0, picture.width());
-    let rows = taps(1, picture.height());
-    // Only those input rows are filtered that some wanted row needs.
-    let first = rows.iter().map(|t| t.first).min().unwrap_or(0);
-    let last = rows.iter().map(|t| t.first + t.weights.len()).max().unwrap_or(0);
-
-    let stride = picture.width() as usize * 3;
-    let narrow: Vec<Vec<u8>> = picture.as_raw()[first * stride..last * stride]
+    let (mut columns, mut rows) = (taps(0), taps(1));
+    // Only what some wanted pixel needs is filtered.
+    let (across, down) = (move_to_start(&mut columns), move_to_start(&mut rows));
+    let stride = size[0] as usize * 3;
+    let lines: Vec<&[u8]> = picture.as_raw()[down.start * stride..down.end * stride]
         .chunks_exact(stride)
-        .map(|line| columns.iter().flat_map(|taps| along_row(line, taps)).collect())
+        .map(|line| &line[across.start * 3..across.end * 3])
         .collect();
-    let pixels = rows
-        .iter()
-        .flat_map(|taps| along_column(&narrow[taps.first - first..], taps))
-        .collect();
+    let lines = if shrinks_mostly_in_height(size, target.full) {
+        filter_rows(&filter_columns(&lines, &rows), &columns)
+    } else {
+        filter_columns(&filter_rows(&lines, &columns), &rows)
+    };
     // The buffer has exactly the size asked for, so the picture always comes to be.
-    RgbImage::from_raw(target.size[0], target.size[1], pixels).unwrap_or_default()
+    RgbImage::from_raw(target.size[0], target.size[1], lines.concat()).unwrap_or_default()
+}
+
+/// Whether Pillow filters along columns first: since version 13 it does when that saves work, by this measure. Earlier
+/// versions never did; because of the 8-bit picture in between, the order can change a level by one.
+fn shrinks_mostly_in_height(from: [u32; 2], to: [u32; 2]) -> bool {
+    let [lost_width, lost_height] = [0, 1].map(|axis| i64::from(from[axis]) - i64::from(to[axis]));
+    lost_height > 0 && lost_height > 2 * lost_width
 }
 
 /// The input pixels that make one output pixel.
@@ -103,27 +109,44 @@ fn to_fixed(weight: f64) -> i32 {
     (weight * f64::from(1 << FRACTION_BITS)).round() as i32
 }
 
-/// One output pixel from a row of RGB triples.
-fn along_row(line: &[u8], taps: &Taps) -> [u8; 3] {
-    let mut sums = [HALF; 3];
-    let pixels = line[taps.first * 3..].chunks_exact(3);
-    for (pixel, weight) in pixels.zip(&taps.weights) {
-        for (sum, level) in sums.iter_mut().zip(pixel) {
-            *sum += i32::from(*level) * weight;
-        }
-    }
-    sums.map(to_level)
+/// Shifts taps so that the first input pixel that any of them needs is number 0; returns the range that they need.
+fn move_to_start(taps: &mut [Taps]) -> Range<usize> {
+    let start = taps.iter().map(|t| t.first).min().unwrap_or(0);
+    let end = taps.iter().map(|t| t.first + t.weights.len()).max().unwrap_or(0);
+    taps.iter_mut().for_each(|t| t.first -= start);
+    start..end
 }
 
-/// One output row from rows of equal length.
-fn along_column(lines: &[Vec<u8>], taps: &Taps) -> Vec<u8> {
-    let mut sums = vec![HALF; lines.first().map_or(0, Vec::len)];
-    for (line, weight) in lines.iter().zip(&taps.weights) {
-        for (sum, level) in sums.iter_mut().zip(line) {
-            *sum += i32::from(*level) * weight;
+/// Every line of RGB triples filtered along itself.
+fn filter_rows<L: AsRef<[u8]>>(lines: &[L], columns: &[Taps]) -> Vec<Vec<u8>> {
+    let pixel = |line: &[u8], taps: &Taps| {
+        let mut sums = [HALF; 3];
+        for (pixel, weight) in line[taps.first * 3..].chunks_exact(3).zip(&taps.weights) {
+            for (sum, level) in sums.iter_mut().zip(pixel) {
+                *sum += i32::from(*level) * weight;
+            }
         }
-    }
-    sums.into_iter().map(to_level).collect()
+        sums.map(to_level)
+    };
+    lines
+        .iter()
+        .map(|line| columns.iter().flat_map(|taps| pixel(line.as_ref(), taps)).collect())
+        .collect()
+}
+
+/// Lines of equal length filtered across each other.
+fn filter_columns<L: AsRef<[u8]>>(lines: &[L], rows: &[Taps]) -> Vec<Vec<u8>> {
+    let length = lines.first().map_or(0, |line| line.as_ref().len());
+    let row = |taps: &Taps| {
+        let mut sums = vec![HALF; length];
+        for (line, weight) in lines[taps.first..].iter().zip(&taps.weights) {
+            for (sum, level) in sums.iter_mut().zip(line.as_ref()) {
+                *sum += i32::from(*level) * weight;
+            }
+        }
+        sums.into_iter().map(to_level).collect()
+    };
+    rows.iter().map(row).collect()
 }
 
 /// One half in fixed point; sums start here so that dropping the fraction rounds.

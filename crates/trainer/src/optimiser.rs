@@ -151,7 +151,7 @@ fn non_finite(gradient: &Tensor<1>, layout: &Layout) -> TrainError {
 ///
 /// The device did not hand them over.
 pub fn to_host(vector: &Tensor<1>) -> Result<Vec<f32>, TrainError> {
-    vector.to_data().to_vec().map_err(|e| TrainError::Device(format!("{e:?}")))
+    vector.to_data().try_to_vec().map_err(|e| TrainError::Device(format!("{e:?}")))
 }
 
 /// A flat vector on a device.

@@ -82,8 +82,8 @@ pub enum ObjectiveError {
     },
     /// Means or a std between which there is no divergence.
     #[error(
-        "no divergence for a mean squared difference of {mean_squared_difference} and a std of {std}; the first must be \
-         finite and not negative, the second positive (deterministic steps have none)"
+        "no divergence for a mean squared difference of {mean_squared_difference} and a std of {std}; the first must \
+         be finite and not negative, the second positive (deterministic steps have none)"
     )]
     Divergence {
         /// Mean over the dimensions of the squared difference of the means.

@@ -163,7 +163,8 @@ impl WindowLaw {
             Self::Geometric { ratio } => {
                 // `1 - r^n` loses all digits when r is close to 1; expm1 and ln keep them.
                 let mass = -(starts as f64 * ratio.ln()).exp_m1();
-                (1.0 - ratio) * (start as f64 * ratio.ln()).exp() / mass
+                // Rounding must not make the probability of a single start a little more than 1.
+                ((1.0 - ratio) * (start as f64 * ratio.ln()).exp() / mass).min(1.0)
             }
             _ => 1.0 / starts as f64,
         }

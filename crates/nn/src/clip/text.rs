@@ -168,7 +168,7 @@ impl ClipText {
             "{length} tokens are more than the {longest} that the position table holds"
         );
 
-        let positions = self.positions.table().slice([0..length]).unsqueeze::<3>();
+        let positions = self.positions.table().narrow(0, 0, length).unsqueeze::<3>();
         let x = self.tokens.forward(id_tensor(ids, device)) + positions;
         let states = self.encoder.forward(x, Some(causal_bias(length, device)));
         let last = self.final_norm.forward(states.last);
@@ -262,13 +262,13 @@ mod tests {
             let penultimate = together
                 .penultimate
                 .clone()
-                .slice([index..index + 1])
+                .narrow(0, index, 1)
                 .reshape([tokens, width]);
             assert!(
                 bits(penultimate) == bits(alone.penultimate.reshape([tokens, width])),
                 "row {index}"
             );
-            let projected = together.projected.clone().slice([index..index + 1]);
+            let projected = together.projected.clone().narrow(0, index, 1);
             assert!(bits(projected) == bits(alone.projected), "feature of row {index}");
         }
     }

@@ -70,7 +70,10 @@ impl ClipVisionConfig {
     /// A sentence about the first value that makes no network; the caller knows the file it came from.
     pub fn check(&self) -> Result<(), String> {
         if self.num_channels != 3 {
-            return Err(format!("num_channels is {}; only pictures of 3 channels are supported", self.num_channels));
+            return Err(format!(
+                "num_channels is {}; only pictures of 3 channels are supported",
+                self.num_channels
+            ));
         }
         if self.patch_size == 0 || self.image_size < self.patch_size {
             return Err(format!(
@@ -156,8 +159,25 @@ impl ClipVision {
     /// A tower of given tensors, which must have the sizes that the configuration says.
     #[must_use]
     pub fn from_parts(parts: ClipVisionParts, config: &ClipVisionConfig) -> Self {
-        let ClipVisionParts { patches, class, positions, pre_norm, encoder, post_norm, projection } = parts;
-        Self { patches, class, positions, pre_norm, encoder, post_norm, projection, config: config.clone() }
+        let ClipVisionParts {
+            patches,
+            class,
+            positions,
+            pre_norm,
+            encoder,
+            post_norm,
+            projection,
+        } = parts;
+        Self {
+            patches,
+            class,
+            positions,
+            pre_norm,
+            encoder,
+            post_norm,
+            projection,
+            config: config.clone(),
+        }
     }
 
     /// The configuration that the tower was built from.
@@ -209,12 +229,21 @@ impl ClipModelConfig {
     /// The file is missing, is no JSON, belongs to another kind of model, or asks for what makes no network.
     pub fn read(path: &Path) -> Result<Self, WeightsError> {
         let json: Value = read_config(path)?;
-        Self::from_json(&json).map_err(|why| WeightsError::Config { path: path.to_owned(), why })
+        Self::from_json(&json).map_err(|why| WeightsError::Config {
+            path: path.to_owned(),
+            why,
+        })
     }
 
     fn from_json(json: &Value) -> Result<Self, String> {
-        if let Some(kind) = json.get("model_type").and_then(Value::as_str).filter(|kind| *kind != "clip") {
-            return Err(format!("model_type is `{kind}`; a whole CLIP model (`clip`) with both towers is needed"));
+        if let Some(kind) = json
+            .get("model_type")
+            .and_then(Value::as_str)
+            .filter(|kind| *kind != "clip")
+        {
+            return Err(format!(
+                "model_type is `{kind}`; a whole CLIP model (`clip`) with both towers is needed"
+            ));
         }
         if json.get("text_config").is_none() && json.get("vision_config").is_none() {
             return Err("there is neither text_config nor vision_config; a whole CLIP model is needed".to_owned());
@@ -267,7 +296,11 @@ impl ClipModel {
         let vision = ClipVision::load(weights, &config.vision)?;
         // A scalar is one value.
         let logit_scale = weights.values("logit_scale", &[])?[0];
-        Ok(Self { text, vision, logit_scale })
+        Ok(Self {
+            text,
+            vision,
+            logit_scale,
+        })
     }
 
     /// The natural logarithm of the factor on cosines, as the file stores it.
@@ -341,7 +374,10 @@ mod tests {
         };
         refused(json!({ "model_type": "siglip", "text_config": {} }), "siglip");
         refused(json!({ "hidden_size": 768 }), "neither text_config nor vision_config");
-        refused(json!({ "vision_config": { "num_attention_heads": 7 } }), "does not divide");
+        refused(
+            json!({ "vision_config": { "num_attention_heads": 7 } }),
+            "does not divide",
+        );
         refused(json!({ "vision_config": { "patch_size": 0 } }), "does not fit");
         refused(json!({ "vision_config": { "hidden_act": "mish" } }), "mish");
     }

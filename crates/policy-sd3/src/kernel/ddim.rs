@@ -40,7 +40,11 @@ impl DdimSchedule {
         let train_steps = alphas.len();
         let spacing = train_steps.checked_div(steps).unwrap_or(0);
         if spacing == 0 || (steps - 1) * spacing + 1 >= train_steps {
-            return Err(KernelError::DdimSteps { steps, train_steps, most: train_steps.saturating_sub(1) });
+            return Err(KernelError::DdimSteps {
+                steps,
+                train_steps,
+                most: train_steps.saturating_sub(1),
+            });
         }
         let timesteps: Vec<usize> = (0..steps).rev().map(|i| i * spacing + 1).collect();
         Ok(Self {
@@ -91,7 +95,10 @@ impl DdimSchedule {
     /// The step is out of range, or η is not above 0 or so large that std² exceeds 1 − ᾱ'.
     pub fn transition(&self, step: usize, noise_level: f64) -> Result<Transition, KernelError> {
         if step >= self.steps() {
-            return Err(KernelError::Step { step, steps: self.steps() });
+            return Err(KernelError::Step {
+                step,
+                steps: self.steps(),
+            });
         }
         Kernel::Ddim.check_noise_level(noise_level)?;
         let (alpha, next) = (self.alphas[step], self.alphas_next[step]);
@@ -99,7 +106,11 @@ impl DdimSchedule {
         let direction = 1.0 - next - std * std;
         if direction < 0.0 {
             let range = "low enough that std² stays below 1 − ᾱ' (1 always is)";
-            return Err(KernelError::NoiseLevel { kernel: Kernel::Ddim.name(), noise_level, range });
+            return Err(KernelError::NoiseLevel {
+                kernel: Kernel::Ddim.name(),
+                noise_level,
+                range,
+            });
         }
         let transition = Transition {
             a: (next / alpha).sqrt(),
@@ -117,7 +128,11 @@ fn scaled_linear_alphas(first: f64, last: f64, train_steps: usize) -> Vec<f64> {
     let spacing = (last - first) / (train_steps - 1) as f64;
     (0..train_steps)
         .scan(1.0, |product, step| {
-            let root = if step + 1 == train_steps { last } else { first + step as f64 * spacing };
+            let root = if step + 1 == train_steps {
+                last
+            } else {
+                first + step as f64 * spacing
+            };
             *product *= 1.0 - root * root;
             Some(*product)
         })

@@ -90,10 +90,16 @@ impl Kernel {
     /// noise; the noise level does not suit the kernel; the kernel is [`Kernel::Ddim`], which has no flow schedule.
     pub fn transition(self, schedule: &Schedule, step: usize, noise_level: f64) -> Result<Transition, KernelError> {
         if step >= schedule.steps() {
-            return Err(KernelError::Step { step, steps: schedule.steps() });
+            return Err(KernelError::Step {
+                step,
+                steps: schedule.steps(),
+            });
         }
         if self.is_stochastic() && self != Self::Ddim && step + 1 == schedule.steps() {
-            return Err(KernelError::LastStep { kernel: self.name(), step });
+            return Err(KernelError::LastStep {
+                kernel: self.name(),
+                step,
+            });
         }
         let levels = FlowStep {
             sigma: schedule.sigma(step),
@@ -124,13 +130,21 @@ impl Kernel {
     ///
     /// The noise level is negative, not finite, or above 1 for `cps`; or the kernel is [`Kernel::Ddim`].
     pub fn coefficients(self, levels: FlowStep, noise_level: f64) -> Result<Transition, KernelError> {
-        let FlowStep { sigma, sigma_next, sigma_below_one } = levels;
+        let FlowStep {
+            sigma,
+            sigma_next,
+            sigma_below_one,
+        } = levels;
         if self.is_stochastic() {
             self.check_noise_level(noise_level)?;
         }
         let dt = sigma_next - sigma;
         let transition = match self {
-            Self::Ode => Transition { a: 1.0, b: dt, std: 0.0 },
+            Self::Ode => Transition {
+                a: 1.0,
+                b: dt,
+                std: 0.0,
+            },
             Self::FlowSde => {
                 let variance_rate = noise_level * noise_level * sigma / (1.0 - sigma_below_one);
                 let half = variance_rate / (2.0 * sigma);
@@ -169,8 +183,16 @@ impl Kernel {
         if (0.0..=highest).contains(&noise_level) {
             Ok(())
         } else {
-            let range = if self == Self::Cps { "0 to 1" } else { "0 or more and finite" };
-            Err(KernelError::NoiseLevel { kernel: self.name(), noise_level, range })
+            let range = if self == Self::Cps {
+                "0 to 1"
+            } else {
+                "0 or more and finite"
+            };
+            Err(KernelError::NoiseLevel {
+                kernel: self.name(),
+                noise_level,
+                range,
+            })
         }
     }
 }

@@ -93,7 +93,11 @@ impl Transition {
     /// first update is not 1.
     #[must_use]
     pub fn sample<const D: usize>(&self, mean: Tensor<D>, noise: Tensor<D>) -> Tensor<D> {
-        if self.is_stochastic() { mean + noise * self.std } else { mean }
+        if self.is_stochastic() {
+            mean + noise * self.std
+        } else {
+            mean
+        }
     }
 
     /// Log-probability of the outcomes of each row, `[batch, …]` to `[batch]`.
@@ -146,7 +150,11 @@ impl Transition {
     ) -> Result<Tensor<1>, KernelError> {
         self.require_noise()?;
         let [batch, elements] = rows(&mean);
-        let (factor, _) = LogProb { density: Density::Gaussian, reduction }.scale(self.std, elements);
+        let (factor, _) = LogProb {
+            density: Density::Gaussian,
+            reduction,
+        }
+        .scale(self.std, elements);
         let square = (mean - reference).reshape([batch, elements]).square();
         Ok(square.mean_dim(1).reshape([batch]) * -factor)
     }
@@ -164,7 +172,10 @@ impl Transition {
     ) -> Result<Tensor<D>, KernelError> {
         self.require_noise()?;
         let [_, elements] = rows(&mean);
-        let kind = LogProb { density: Density::Gaussian, reduction };
+        let kind = LogProb {
+            density: Density::Gaussian,
+            reduction,
+        };
         Ok((mean - reference) * self.derivative_factor(kind, elements))
     }
 
@@ -179,7 +190,10 @@ impl Transition {
     #[must_use]
     pub fn sample_f64(&self, mean: &[f64], noise: &[f64]) -> Vec<f64> {
         assert_eq!(mean.len(), noise.len(), "mean and noise have different sizes");
-        mean.iter().zip(noise).map(|(mean, noise)| mean + self.std * noise).collect()
+        mean.iter()
+            .zip(noise)
+            .map(|(mean, noise)| mean + self.std * noise)
+            .collect()
     }
 
     /// [`Transition::log_prob`] of one row of plain numbers.
@@ -218,11 +232,20 @@ impl Transition {
             return Ok(());
         }
         let at = step.map(|step| format!(" at step {step}")).unwrap_or_default();
-        Err(KernelError::Deviation { kernel: kernel.name(), noise_level, std: self.std, at })
+        Err(KernelError::Deviation {
+            kernel: kernel.name(),
+            noise_level,
+            std: self.std,
+            at,
+        })
     }
 
     fn require_noise(&self) -> Result<(), KernelError> {
-        if self.is_stochastic() { Ok(()) } else { Err(KernelError::NoDensity) }
+        if self.is_stochastic() {
+            Ok(())
+        } else {
+            Err(KernelError::NoDensity)
+        }
     }
 
     /// What `x' − mean` is multiplied by in the derivative of the log-probability in v.

@@ -4,7 +4,7 @@
 
 pub mod t5;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Int, Tensor, TensorData};
@@ -241,6 +241,24 @@ impl TextEncoders {
             zero_tokens,
             truncated: truncated.collect(),
         })
+    }
+
+    /// How many prompts at least one tokenizer would cut.
+    ///
+    /// # Errors
+    ///
+    /// A tokenizer refuses a prompt.
+    pub fn count_truncated(&self, prompts: &[String]) -> Result<usize, TextError> {
+        let mut cut = HashSet::new();
+        for part in &self.clip {
+            let batch = part.tokenizer.encode_batch(prompts, self.clip_tokens)?;
+            cut.extend(batch.truncated.iter().map(|t| t.index));
+        }
+        if let Some(t5) = &self.t5 {
+            let batch = t5.tokenizer.encode_batch(prompts, self.settings.t5_tokens)?;
+            cut.extend(batch.truncated.iter().map(|t| t.index));
+        }
+        Ok(cut.len())
     }
 
     /// Sequence and pooled features of one micro-batch; `note` takes what the tokenizers cut.

@@ -1,11 +1,13 @@
 //! Residual block, attention over positions, and changes of resolution.
 
 use burn::module::Module;
-use burn::tensor::Tensor;
 use burn::tensor::ops::PadMode;
+use burn::tensor::{Device, Tensor, TensorData};
 use nn::attention::attention;
 use nn::layers::{Conv2d, GroupNorm, Linear};
 use nn::weights::{Weights, WeightsError};
+
+use super::host::{Block, Convolution, Normalisation, Padded, Picture, numbers};
 
 /// The reference's ε of every group normalisation in the autoencoder.
 pub(super) const EPSILON: f64 = 1e-6;
@@ -42,11 +44,22 @@ impl ResidualBlock {
         };
         hidden + skipped
     }
+
+    /// The block on plain numbers.
+    pub(super) fn host(&self) -> Block {
+        Block {
+            norm1: Normalisation::new(&self.norm1),
+            conv1: Convolution::new(&self.conv1),
+            norm2: Normalisation::new(&self.norm2),
+            conv2: Convolution::new(&self.conv2),
+            shortcut: self.conv_shortcut.as_ref().map(Convolution::new),
+        }
+    }
 }
 
 /// Single-headed attention of every position to every position, added to the input.
 #[derive(Module, Debug)]
-struct PositionAttention {
+pub(super) struct PositionAttention {
     group_norm: GroupNorm,
     to_q: Linear,
     to_k: Linear,
@@ -69,10 +82,19 @@ impl PositionAttention {
     fn forward(&self, x: Tensor<4>) -> Tensor<4> {
         let shape = x.dims();
         let [batch, channels, height, width] = shape;
-        let positions: Tensor<3> =
-            self.group_norm.forward(x.clone()).reshape([batch, channels, height * width]).swap_dims(1, 2);
+        let positions: Tensor<3> = self
+            .group_norm
+            .forward(x.clone())
+            .reshape([batch, channels, height * width])
+            .swap_dims(1, 2);
         let one_head = |linear: &Linear| linear.forward(positions.clone()).unsqueeze_dim::<4>(1);
-        let mixed = attention(one_head(&self.to_q), one_head(&self.to_k), one_head(&self.to_v), None, None);
+        let mixed = attention(
+            one_head(&self.to_q),
+            one_head(&self.to_k),
+            one_head(&self.to_v),
+            None,
+            None,
+        );
         let mixed = self.to_out.forward(mixed.squeeze_dim::<3>(1));
         mixed.swap_dims(1, 2).reshape(shape) + x
     }
@@ -108,6 +130,43 @@ impl MiddleBlock {
             None => x,
         };
         self.second.forward(x)
+    }
+
+    pub(super) fn host(&self) -> HostMiddle<'_> {
+        let device = self.first.conv1.weight().device();
+        HostMiddle {
+            first: self.first.host(),
+            attention: self.attention.as_ref(),
+            second: self.second.host(),
+            device,
+        }
+    }
+}
+
+/// The middle block on plain numbers, but for its attention, which is a matter of matrix products.
+#[derive(Debug)]
+pub(super) struct HostMiddle<'a> {
+    first: Block,
+    attention: Option<&'a PositionAttention>,
+    second: Block,
+    device: Device,
+}
+
+impl HostMiddle<'_> {
+    pub(super) fn apply(&self, x: Picture, padded: &mut Padded, threads: usize) -> Picture {
+        let x = self.first.apply(x, padded, threads);
+        let x = match self.attention {
+            Some(attention) => {
+                let shape = [1, x.channels, x.height, x.width];
+                let tensor = Tensor::from_data(TensorData::new(x.values, shape), &self.device);
+                Picture {
+                    values: numbers(attention.forward(tensor)),
+                    ..x
+                }
+            }
+            None => x,
+        };
+        self.second.apply(x, padded, threads)
     }
 }
 
@@ -167,6 +226,34 @@ impl Level {
             None => x,
         }
     }
+
+    /// A level of the decoder on plain numbers.
+    pub(super) fn host_up(&self) -> HostLevel {
+        HostLevel {
+            blocks: self.resnets.iter().map(ResidualBlock::host).collect(),
+            upsample: self.resample.as_ref().map(Convolution::new),
+        }
+    }
+}
+
+/// A level of the decoder on plain numbers.
+#[derive(Debug)]
+pub(super) struct HostLevel {
+    blocks: Vec<Block>,
+    upsample: Option<Convolution>,
+}
+
+impl HostLevel {
+    pub(super) fn apply(&self, x: Picture, padded: &mut Padded, threads: usize) -> Picture {
+        let x = self.blocks.iter().fold(x, |x, block| block.apply(x, padded, threads));
+        match &self.upsample {
+            Some(conv) => {
+                padded.fill_doubled(&x);
+                conv.apply(padded, threads)
+            }
+            None => x,
+        }
+    }
 }
 
 fn load_resnets(
@@ -178,7 +265,11 @@ fn load_resnets(
     (0..layers)
         .map(|layer| {
             let inputs = if layer == 0 { inputs } else { outputs };
-            ResidualBlock::load(&weights.scope(format_args!("resnets.{layer}")), [inputs, outputs], groups)
+            ResidualBlock::load(
+                &weights.scope(format_args!("resnets.{layer}")),
+                [inputs, outputs],
+                groups,
+            )
         })
         .collect()
 }
@@ -188,5 +279,7 @@ fn double_resolution(x: Tensor<4>) -> Tensor<4> {
     let [batch, channels, height, width] = x.dims();
     // A broadcast view and one copy, which every backend does at the speed of memory.
     let pairs: Tensor<6> = x.reshape([batch, channels, height, 1, width, 1]);
-    pairs.expand([batch, channels, height, 2, width, 2]).reshape([batch, channels, 2 * height, 2 * width])
+    pairs
+        .expand([batch, channels, height, 2, width, 2])
+        .reshape([batch, channels, 2 * height, 2 * width])
 }

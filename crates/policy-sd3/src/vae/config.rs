@@ -102,8 +102,14 @@ impl VaeConfig {
             ));
         }
         let groups = self.norm_num_groups;
-        if let Some(width) = self.block_out_channels.iter().find(|w| groups == 0 || **w == 0 || *w % groups != 0) {
-            return Err(format!("`block_out_channels` holds {width}, which {groups} groups (`norm_num_groups`) do not divide"));
+        if let Some(width) = self
+            .block_out_channels
+            .iter()
+            .find(|w| groups == 0 || **w == 0 || *w % groups != 0)
+        {
+            return Err(format!(
+                "`block_out_channels` holds {width}, which {groups} groups (`norm_num_groups`) do not divide"
+            ));
         }
         for (key, kinds, known) in [
             ("down_block_types", &self.down_block_types, "DownEncoderBlock2D"),
@@ -114,17 +120,26 @@ impl VaeConfig {
                 return Err(format!("`{key}` holds {kind}, only {known} is supported"));
             }
             if kinds.len() != count {
-                return Err(format!("`{key}` has {} entries, `block_out_channels` has {count}", kinds.len()));
+                return Err(format!(
+                    "`{key}` has {} entries, `block_out_channels` has {count}",
+                    kinds.len()
+                ));
             }
         }
         if !(self.scaling_factor.is_finite() && self.scaling_factor > 0.0) {
-            return Err(format!("`scaling_factor` is {}; it must be a positive number", self.scaling_factor));
+            return Err(format!(
+                "`scaling_factor` is {}; it must be a positive number",
+                self.scaling_factor
+            ));
         }
         if self.shift_factor.is_some_and(|shift| !shift.is_finite()) {
             return Err("`shift_factor` is not finite".to_owned());
         }
         if self.latents_mean.is_some() || self.latents_std.is_some() {
-            return Err("`latents_mean` and `latents_std` are set; only one scale and shift for all channels are supported".to_owned());
+            return Err(
+                "`latents_mean` and `latents_std` are set; only one scale and shift for all channels are supported"
+                    .to_owned(),
+            );
         }
         Ok(())
     }

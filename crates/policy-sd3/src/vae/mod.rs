@@ -7,11 +7,14 @@
 mod blocks;
 mod coder;
 mod config;
+mod host;
 
 use std::path::Path;
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+#[cfg(feature = "flex")]
+use burn::tensor::DType;
+use burn::tensor::{Device, Tensor, TensorData};
 use nn::layers::Conv2d;
 use nn::weights::{Weights, WeightsError, read_config};
 
@@ -57,7 +60,8 @@ impl Vae {
     pub fn load(weights: &Weights, config: &VaeConfig) -> Result<Self, WeightsError> {
         let latent = config.latent_channels;
         let quant = |name: &str, channels: usize, used: bool| {
-            used.then(|| Conv2d::load(&weights.scope(name), [channels, channels], 1, 1, 0)).transpose()
+            used.then(|| Conv2d::load(&weights.scope(name), [channels, channels], 1, 1, 0))
+                .transpose()
         };
         Ok(Self {
             encoder: Encoder::load(&weights.scope("encoder"), config)?,
@@ -83,15 +87,28 @@ impl Vae {
     /// Latents as the encoder gives them to pictures, without scaling; shapes as for [`Vae::decode`].
     #[must_use]
     pub fn decode_raw(&self, latents: Tensor<4>) -> Tensor<4> {
-        // Pictures do not depend on each other. A few at a time keep the activations of a layer in cache, and bound the
-        // memory whatever the batch.
+        let latents = match &self.post_quant_conv {
+            Some(conv) => conv.forward(latents),
+            None => latents,
+        };
+        if on_plain_cpu(&latents) {
+            return self.decode_on_host(latents);
+        }
+        // A few pictures at a time bound the memory whatever the batch.
         let [batch, _, height, width] = latents.dims();
         let pixels = height * width * self.spatial_factor * self.spatial_factor;
         let at_once = (PIXELS_AT_ONCE / pixels.max(1)).clamp(1, batch.max(1));
         if at_once >= batch {
-            return self.decode_chunk(latents);
+            return self.decoder.forward(latents);
         }
-        Tensor::cat(latents.split(at_once, 0).into_iter().map(|chunk| self.decode_chunk(chunk)).collect(), 0)
+        Tensor::cat(
+            latents
+                .split(at_once, 0)
+                .into_iter()
+                .map(|chunk| self.decoder.forward(chunk))
+                .collect(),
+            0,
+        )
     }
 
     /// Pictures to the posterior of the encoder: `[batch, 3, height, width]`, values in −1…1, to mean and log-variance,
@@ -130,14 +147,60 @@ impl Vae {
         self.latent_channels
     }
 
-    fn decode_chunk(&self, latents: Tensor<4>) -> Tensor<4> {
-        let latents = match &self.post_quant_conv {
-            Some(conv) => conv.forward(latents),
-            None => latents,
-        };
-        self.decoder.forward(latents)
+    /// The decoder on plain numbers, each thread with its share of the pictures.
+    fn decode_on_host(&self, latents: Tensor<4>) -> Tensor<4> {
+        let [batch, channels, height, width] = latents.dims();
+        let device = latents.device();
+        let latents = host::numbers(latents);
+        let shape = [batch, 3, height * self.spatial_factor, width * self.spatial_factor];
+        let mut pixels = vec![0.0; shape.iter().product()];
+        if pixels.is_empty() {
+            return Tensor::from_data(TensorData::new(pixels, shape), &device);
+        }
+        let (latent_size, picture_size) = (latents.len() / batch, pixels.len() / batch);
+        let decoder = &self.decoder.host();
+        let threads = host::threads();
+        // Threads that no picture is left for help within the pictures.
+        let (at_once, threads_each) = (threads.min(batch), threads.div_ceil(batch));
+        let each = batch.div_ceil(at_once);
+        std::thread::scope(|scope| {
+            for (latents, pixels) in latents
+                .chunks(each * latent_size)
+                .zip(pixels.chunks_mut(each * picture_size))
+            {
+                scope.spawn(move || {
+                    let mut padded = host::Padded::default();
+                    let pairs = latents
+                        .chunks_exact(latent_size)
+                        .zip(pixels.chunks_exact_mut(picture_size));
+                    for (latent, target) in pairs {
+                        let latent = host::Picture {
+                            channels,
+                            height,
+                            width,
+                            values: latent.to_vec(),
+                        };
+                        target.copy_from_slice(&decoder.apply(&latent, &mut padded, threads_each).values);
+                    }
+                });
+            }
+        });
+        Tensor::from_data(TensorData::new(pixels, shape), &device)
     }
 }
 
 /// Pixels that are decoded together.
-const PIXELS_AT_ONCE: usize = 4 * 64 * 64;
+const PIXELS_AT_ONCE: usize = 64 * 64 * 64;
+
+/// Whether a tensor's values lie in this process' memory as f32, without a tape.
+#[cfg(feature = "flex")]
+fn on_plain_cpu(tensor: &Tensor<4>) -> bool {
+    let device = tensor.device();
+    device == Device::flex() && !device.is_autodiff() && tensor.dtype() == DType::F32
+}
+
+/// Without the CPU backend there is no such tensor.
+#[cfg(not(feature = "flex"))]
+fn on_plain_cpu(_: &Tensor<4>) -> bool {
+    false
+}

@@ -12,11 +12,20 @@ use serde_json::Value;
 use crate::fixture::Fixture;
 use crate::schedule::named;
 
-const MEAN: LogProb = LogProb { density: Density::Gaussian, reduction: Reduction::Mean };
+const MEAN: LogProb = LogProb {
+    density: Density::Gaussian,
+    reduction: Reduction::Mean,
+};
 
 /// A JSON list of rows.
 fn table(list: &Value) -> Vec<Vec<f64>> {
-    let numbers = |row: &Value| row.as_array().expect("a row").iter().map(|v| v.as_f64().expect("a number")).collect();
+    let numbers = |row: &Value| {
+        row.as_array()
+            .expect("a row")
+            .iter()
+            .map(|v| v.as_f64().expect("a number"))
+            .collect()
+    };
     list.as_array().expect("rows").iter().map(numbers).collect()
 }
 
@@ -35,7 +44,11 @@ fn values<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
 fn relative<'a>(found: impl IntoIterator<Item = &'a f64>, expected: &[f64], floor: f64) -> f64 {
     let found: Vec<f64> = found.into_iter().copied().collect();
     assert_eq!(found.len(), expected.len(), "counts differ");
-    found.iter().zip(expected).map(|(a, b)| (a - b).abs() / b.abs().max(floor)).fold(0.0, f64::max)
+    found
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (a - b).abs() / b.abs().max(floor))
+        .fold(0.0, f64::max)
 }
 
 /// One step of the fixture.
@@ -53,15 +66,31 @@ impl Case<'_> {
     /// Compares the step in double precision at 1e-10 and on tensors at 1e-6.
     #[track_caller]
     fn check(&self, device: &Device) {
-        let Self { what, transition, expected, .. } = self;
+        let Self {
+            what,
+            transition,
+            expected,
+            ..
+        } = self;
         let expected_std = expected["std"].as_f64().expect("a number");
-        assert!(relative([&transition.std], &[expected_std], 1e-12) < 1e-10, "{what}: std {}", transition.std);
+        assert!(
+            relative([&transition.std], &[expected_std], 1e-12) < 1e-10,
+            "{what}: std {}",
+            transition.std
+        );
 
         let (expected_mean, expected_next) = (table(&expected["mean"]), table(&expected["next"]));
-        let mean: Vec<Vec<f64>> =
-            self.x.iter().zip(&self.v).map(|(x, v)| transition.mean_f64(x, v)).collect();
-        let next: Vec<Vec<f64>> =
-            mean.iter().zip(&self.z).map(|(mean, z)| transition.sample_f64(mean, z)).collect();
+        let mean: Vec<Vec<f64>> = self
+            .x
+            .iter()
+            .zip(&self.v)
+            .map(|(x, v)| transition.mean_f64(x, v))
+            .collect();
+        let next: Vec<Vec<f64>> = mean
+            .iter()
+            .zip(&self.z)
+            .map(|(mean, z)| transition.sample_f64(mean, z))
+            .collect();
         // A mean near zero is a difference of larger numbers, hence the floor.
         let difference = relative(mean.iter().flatten(), &expected_mean.concat(), 1e-2);
         assert!(difference < 1e-10, "{what}: mean differs by {difference:e}");
@@ -76,14 +105,21 @@ impl Case<'_> {
         assert!(difference < 1e-6, "{what}: outcome differs by {difference:e} in f32");
 
         for (key, reduction) in [("logp_mean", Reduction::Mean), ("logp_sum", Reduction::Sum)] {
-            let kind = LogProb { density: self.density, reduction };
+            let kind = LogProb {
+                density: self.density,
+                reduction,
+            };
             let found = transition.log_prob(next_tensor.clone(), mean_tensor.clone(), kind);
             if !transition.is_stochastic() {
                 assert_eq!(found.err(), Some(KernelError::NoDensity), "{what}");
                 continue;
             }
-            let expected: Vec<f64> =
-                expected[key].as_array().expect("rows").iter().map(|v| v.as_f64().expect("a number")).collect();
+            let expected: Vec<f64> = expected[key]
+                .as_array()
+                .expect("rows")
+                .iter()
+                .map(|v| v.as_f64().expect("a number"))
+                .collect();
             let reference: Vec<f64> = expected_next
                 .iter()
                 .zip(&mean)
@@ -111,7 +147,9 @@ fn kernel_parity_of_every_flow_step() {
         for sampler in case["samplers"].as_array().expect("names") {
             let name = sampler.as_str().expect("a name");
             let kernel: Kernel = serde_json::from_value(name.replace('_', "-").into()).expect("a known kernel");
-            let noise_level = fixture.inputs["eta"][name].as_f64().unwrap_or(kernel.default_noise_level());
+            let noise_level = fixture.inputs["eta"][name]
+                .as_f64()
+                .unwrap_or(kernel.default_noise_level());
             for step in 0..steps {
                 // The reference has values for the last step too, which a rollout never takes with noise.
                 let levels = FlowStep {
@@ -122,12 +160,31 @@ fn kernel_parity_of_every_flow_step() {
                 let transition = kernel.coefficients(levels, noise_level).expect("coefficients");
                 match kernel.transition(&schedule, step, noise_level) {
                     Ok(checked) => assert_eq!(checked, transition),
-                    Err(why) => assert_eq!(why, KernelError::LastStep { kernel: kernel.name(), step }),
+                    Err(why) => assert_eq!(
+                        why,
+                        KernelError::LastStep {
+                            kernel: kernel.name(),
+                            step
+                        }
+                    ),
                 }
-                let density = if kernel == Kernel::Cps { Density::Unscaled } else { Density::Gaussian };
+                let density = if kernel == Kernel::Cps {
+                    Density::Unscaled
+                } else {
+                    Density::Gaussian
+                };
                 let what = format!("{kernel}, step {step} of {steps}");
                 let [x, v, z] = ["x", "v", "z"].map(|key| table(&case[key][step]));
-                Case { what, transition, density, x, v, z, expected: &expected[name][step] }.check(&device);
+                Case {
+                    what,
+                    transition,
+                    density,
+                    x,
+                    v,
+                    z,
+                    expected: &expected[name][step],
+                }
+                .check(&device);
             }
         }
     }
@@ -151,7 +208,16 @@ fn kernel_parity_of_every_ddim_step() {
             let transition = schedule.transition(step, noise_level).expect("a transition");
             let what = format!("ddim, step {step} of {steps}");
             let [x, v, z] = ["x", "eps", "z"].map(|key| table(&case[key][step]));
-            Case { what, transition, density: Density::Gaussian, x, v, z, expected }.check(&device);
+            Case {
+                what,
+                transition,
+                density: Density::Gaussian,
+                x,
+                v,
+                z,
+                expected,
+            }
+            .check(&device);
         }
     }
 }
@@ -161,7 +227,10 @@ fn kernel_parity_of_every_ddim_step() {
 fn golden_values_of_the_stochastic_kernels() {
     let schedule = Schedule::diffusers(10, 3.0, 1000).expect("a schedule");
     let (x, v, next) = ([0.5, -1.0, 2.0, 0.25], [0.1, 0.2, -0.3, 0.4], [0.45, -0.9, 1.8, 0.3]);
-    let unscaled = LogProb { density: Density::Unscaled, reduction: Reduction::Mean };
+    let unscaled = LogProb {
+        density: Density::Unscaled,
+        reduction: Reduction::Mean,
+    };
     for (kernel, kind, mean, std, log_prob) in [
         (
             Kernel::FlowSde,
@@ -185,7 +254,9 @@ fn golden_values_of_the_stochastic_kernels() {
             -0.252_652_639_6,
         ),
     ] {
-        let transition = kernel.transition(&schedule, 3, kernel.default_noise_level()).expect("a transition");
+        let transition = kernel
+            .transition(&schedule, 3, kernel.default_noise_level())
+            .expect("a transition");
         let found = transition.mean_f64(&x, &v);
         assert!(relative(&found, &mean, 1.0) < 1e-10, "{kernel}: mean {found:?}");
         assert!((transition.std - std).abs() < 1e-10, "{kernel}: std {}", transition.std);
@@ -225,7 +296,11 @@ fn the_toy_with_a_known_gradient_is_reproduced() {
         let window = start..start + 3;
         let steps: Vec<[f64; 3]> = (0..schedule.steps())
             .map(|step| {
-                let kernel = if window.contains(&step) { Kernel::FlowSde } else { Kernel::Ode };
+                let kernel = if window.contains(&step) {
+                    Kernel::FlowSde
+                } else {
+                    Kernel::Ode
+                };
                 let transition = kernel.transition(&schedule, step, 0.7).expect("a transition");
                 let (slope, offset) = toy_velocity(schedule.sigma(step));
                 if start == 3 && step == 3 {
@@ -238,8 +313,9 @@ fn the_toy_with_a_known_gradient_is_reproduced() {
             let expected = [0.811_075_219, 0.024_130_134, -0.070_738_636];
             assert!(relative(&steps[3], &expected, 1.0) < 1e-9, "{:?}", steps[3]);
         }
-        let found: Vec<f64> =
-            window.map(|t| steps[t][2] * steps[t + 1..].iter().map(|s| s[0]).product::<f64>()).collect();
+        let found: Vec<f64> = window
+            .map(|t| steps[t][2] * steps[t + 1..].iter().map(|s| s[0]).product::<f64>())
+            .collect();
         assert!(relative(&found, &influences, 1.0) < 1e-9, "start {start}: {found:?}");
         let end = steps.iter().fold(0.0, |x, [a, b, _]| a * x + b);
         assert!((end - 0.3).abs() < 1e-9, "expected end {end}");
@@ -247,7 +323,10 @@ fn the_toy_with_a_known_gradient_is_reproduced() {
         let found: Vec<f64> = (0..4)
             .map(|i| total * (linear[i] - if i < 2 { curvature * (end - target) } else { 0.0 }))
             .collect();
-        assert!(relative(&found, &gradient, 1.0) < 1e-9, "start {start}: gradient {found:?}");
+        assert!(
+            relative(&found, &gradient, 1.0) < 1e-9,
+            "start {start}: gradient {found:?}"
+        );
     }
 }
 
@@ -257,8 +336,14 @@ fn impossible_transitions_are_refused() {
     for kernel in [Kernel::FlowSde, Kernel::DanceSde, Kernel::Cps] {
         let level = kernel.default_noise_level();
         let name = kernel.name();
-        assert_eq!(kernel.transition(&schedule, 10, level), Err(KernelError::Step { step: 10, steps: 10 }));
-        assert_eq!(kernel.transition(&schedule, 9, level), Err(KernelError::LastStep { kernel: name, step: 9 }));
+        assert_eq!(
+            kernel.transition(&schedule, 10, level),
+            Err(KernelError::Step { step: 10, steps: 10 })
+        );
+        assert_eq!(
+            kernel.transition(&schedule, 9, level),
+            Err(KernelError::LastStep { kernel: name, step: 9 })
+        );
         for level in [f64::NAN, f64::INFINITY, -0.1] {
             let why = kernel.transition(&schedule, 0, level).expect_err("a refusal");
             assert!(matches!(why, KernelError::NoiseLevel { .. }), "{why}");
@@ -269,8 +354,14 @@ fn impossible_transitions_are_refused() {
     let why = Kernel::Cps.transition(&schedule, 0, 1.01).expect_err("a refusal");
     assert!(why.to_string().contains("0 to 1"), "{why}");
     assert!(Kernel::Ode.transition(&schedule, 9, f64::NAN).is_ok());
-    assert_eq!(Kernel::Ddim.transition(&schedule, 0, 1.0), Err(KernelError::NeedsDdimSchedule));
-    assert!(matches!(DdimSchedule::stable_diffusion_1_5(1000), Err(KernelError::DdimSteps { most: 999, .. })));
+    assert_eq!(
+        Kernel::Ddim.transition(&schedule, 0, 1.0),
+        Err(KernelError::NeedsDdimSchedule)
+    );
+    assert!(matches!(
+        DdimSchedule::stable_diffusion_1_5(1000),
+        Err(KernelError::DdimSteps { most: 999, .. })
+    ));
     assert!(DdimSchedule::stable_diffusion_1_5(999).is_ok());
     assert!(DdimSchedule::stable_diffusion_1_5(0).is_err());
 }
@@ -297,7 +388,10 @@ fn a_deterministic_step_is_the_euler_step() {
     let expected = x.clone() + v.clone() * schedule.dt(4);
     let mean = transition.mean(x, v);
     assert_eq!(values(mean.clone()), values(expected));
-    assert_eq!(values(transition.sample(mean.clone(), Tensor::ones([1, 3], &device))), values(mean));
+    assert_eq!(
+        values(transition.sample(mean.clone(), Tensor::ones([1, 3], &device))),
+        values(mean)
+    );
 }
 
 #[test]
@@ -305,7 +399,10 @@ fn names_are_those_of_the_configuration() {
     for kernel in Kernel::ALL {
         assert_eq!(serde_json::to_value(kernel).expect("JSON"), Value::from(kernel.name()));
     }
-    assert_eq!(serde_json::to_value(MEAN).expect("JSON"), serde_json::json!({"density": "gaussian", "reduction": "mean"}));
+    assert_eq!(
+        serde_json::to_value(MEAN).expect("JSON"),
+        serde_json::json!({"density": "gaussian", "reduction": "mean"})
+    );
 }
 
 fn normals(seed: u64, count: usize) -> Vec<f64> {
@@ -320,7 +417,9 @@ fn any_transition() -> impl Strategy<Value = (Kernel, Transition)> {
         |(kernel, steps, shift, place, noise_level)| {
             let step = (place * (steps - 1) as f64) as usize;
             let transition = if kernel == Kernel::Ddim {
-                DdimSchedule::stable_diffusion_1_5(steps).expect("a schedule").transition(step, noise_level)
+                DdimSchedule::stable_diffusion_1_5(steps)
+                    .expect("a schedule")
+                    .transition(step, noise_level)
             } else {
                 let schedule = Schedule::diffusers(steps, shift, 1000).expect("a schedule");
                 kernel.transition(&schedule, step, noise_level)

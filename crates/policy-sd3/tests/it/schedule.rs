@@ -8,7 +8,11 @@ use crate::fixture::{Fixture, root};
 
 /// The numbers of a JSON list.
 fn numbers(list: &Value) -> Vec<f64> {
-    list.as_array().expect("a list").iter().map(|v| v.as_f64().expect("a number")).collect()
+    list.as_array()
+        .expect("a list")
+        .iter()
+        .map(|v| v.as_f64().expect("a number"))
+        .collect()
 }
 
 #[track_caller]
@@ -46,13 +50,21 @@ fn schedule_parity_with_both_families_of_tables() {
         let name = case["schedule"].as_str().expect("a name");
         let schedule = named(name, steps, shift);
         assert_near(name, schedule.sigmas(), &numbers(&expected["sigmas"]), 1e-10);
-        assert_near(name, schedule.timesteps(), &numbers(&expected["model_timesteps"]), 1e-10);
+        assert_near(
+            name,
+            schedule.timesteps(),
+            &numbers(&expected["model_timesteps"]),
+            1e-10,
+        );
     }
 }
 
 /// The schedule that the step fixtures call `name`.
 pub(crate) fn named(name: &str, steps: usize, shift: f64) -> Schedule {
-    let config = SchedulerConfig { shift, ..SchedulerConfig::default() };
+    let config = SchedulerConfig {
+        shift,
+        ..SchedulerConfig::default()
+    };
     let (kind, rounding) = match name {
         "diffusers_double_shift" => (ScheduleKind::Diffusers, TimestepRounding::Exact),
         "linspace_then_shift" => (ScheduleKind::Linspace, TimestepRounding::Truncated),
@@ -69,8 +81,9 @@ fn ten_steps_of_shift_three_are_the_published_tables() {
     ];
     assert_near("diffusers", diffusers.sigmas(), &expected, 5e-7);
     let linspace = Schedule::linspace(10, 3.0, 1000).expect("a schedule");
-    let expected =
-        [1.0, 0.964_286, 0.923_077, 0.875, 0.818_182, 0.75, 0.666_667, 0.562_5, 0.428_571, 0.25, 0.0];
+    let expected = [
+        1.0, 0.964_286, 0.923_077, 0.875, 0.818_182, 0.75, 0.666_667, 0.562_5, 0.428_571, 0.25, 0.0,
+    ];
     assert_near("linspace", linspace.sigmas(), &expected, 5e-7);
 }
 
@@ -91,7 +104,11 @@ fn accessors_agree_with_the_tables() {
         assert_eq!(schedule.sigma_next(step), schedule.sigmas()[step + 1]);
         assert_eq!(schedule.dt(step), schedule.sigma_next(step) - schedule.sigma(step));
         assert_eq!(schedule.timestep(step), 1000.0 * schedule.sigma(step));
-        let below_one = if step == 0 { schedule.sigma(1) } else { schedule.sigma(step) };
+        let below_one = if step == 0 {
+            schedule.sigma(1)
+        } else {
+            schedule.sigma(step)
+        };
         assert_eq!(schedule.sigma_below_one(step), below_one);
     }
 }
@@ -99,7 +116,9 @@ fn accessors_agree_with_the_tables() {
 /// A trajectory stores its schedule; what comes back is the same table, and a damaged one is refused.
 #[test]
 fn a_stored_schedule_comes_back_checked() {
-    let schedule = Schedule::linspace(4, 1.0, 1000).expect("a schedule").with_rounding(TimestepRounding::Truncated);
+    let schedule = Schedule::linspace(4, 1.0, 1000)
+        .expect("a schedule")
+        .with_rounding(TimestepRounding::Truncated);
     let text = serde_json::to_string(&schedule).expect("JSON");
     assert_eq!(serde_json::from_str::<Schedule>(&text).expect("a schedule"), schedule);
     for damaged in [
@@ -109,20 +128,33 @@ fn a_stored_schedule_comes_back_checked() {
         r#"{"sigmas":[1.5,0.5,0.0],"timesteps":[1500.0,500.0]}"#,
         r#"{"sigmas":[],"timesteps":[]}"#,
     ] {
-        assert!(serde_json::from_str::<Schedule>(damaged).is_err(), "{damaged} was taken");
+        assert!(
+            serde_json::from_str::<Schedule>(damaged).is_err(),
+            "{damaged} was taken"
+        );
     }
 }
 
 #[test]
 fn impossible_schedules_are_refused() {
     assert_eq!(Schedule::diffusers(0, 3.0, 1000), Err(ScheduleError::NoSteps));
-    assert_eq!(Schedule::linspace(10, 0.0, 1000), Err(ScheduleError::Shift { shift: 0.0 }));
+    assert_eq!(
+        Schedule::linspace(10, 0.0, 1000),
+        Err(ScheduleError::Shift { shift: 0.0 })
+    );
     assert!(Schedule::linspace(10, f64::NAN, 1000).is_err());
-    assert_eq!(Schedule::diffusers(10, 3.0, 1), Err(ScheduleError::TrainSteps { steps: 1 }));
+    assert_eq!(
+        Schedule::diffusers(10, 3.0, 1),
+        Err(ScheduleError::TrainSteps { steps: 1 })
+    );
     assert!(Schedule::from_sigmas(vec![1.0, f64::NAN, 0.0], 1000).is_err());
     assert_eq!(
         Schedule::from_sigmas(vec![1.0, 0.5, 0.6, 0.0], 1000),
-        Err(ScheduleError::NotFalling { step: 1, sigma: 0.5, next: 0.6 })
+        Err(ScheduleError::NotFalling {
+            step: 1,
+            sigma: 0.5,
+            next: 0.6
+        })
     );
 }
 
@@ -143,7 +175,13 @@ fn unsupported_schedulers_are_refused_by_key() {
         assert!(why.contains(key), "{why}");
     }
     let config: SchedulerConfig = serde_json::from_str(r#"{"_class_name": "DDIMScheduler"}"#).expect("JSON");
-    assert!(config.check().expect_err("a refusal").to_string().contains("DDIMScheduler"));
+    assert!(
+        config
+            .check()
+            .expect_err("a refusal")
+            .to_string()
+            .contains("DDIMScheduler")
+    );
 }
 
 proptest! {

@@ -30,18 +30,28 @@ fn vae_parity_of_decoder_and_encoder() {
 fn vae_parity_of_the_sampled_picture() {
     let device = Device::flex();
     let (vae, fixture) = (open(&device), Fixture::read("sd3_io"));
-    let trajectory: Tensor<4> = fixture.tensor("sampling.latents", &device);
+    let trajectory: Tensor<5> = fixture.tensor("sampling.latents", &device);
     let last = trajectory.dims()[0] - 1;
-    let decoded = vae.decode(trajectory.narrow(0, last, 1));
+    let decoded = vae.decode(trajectory.narrow(0, last, 1).squeeze_dim(0));
     assert_close("decoded", decoded.clone(), fixture.values("sampling.decoded"), 3e-4);
 
     let picture = to_pictures(decoded).expect("a picture").remove(0);
     let expected = fixture.values("sampling.image");
     assert_eq!(picture.as_raw().len(), expected.len());
-    let differences: Vec<f32> =
-        picture.as_raw().iter().zip(expected).map(|(a, b)| (f32::from(*a) - b).abs()).filter(|d| *d > 0.0).collect();
+    let differences: Vec<f32> = picture
+        .as_raw()
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (f32::from(*a) - b).abs())
+        .filter(|d| *d > 0.0)
+        .collect();
     assert!(differences.iter().all(|d| *d <= 1.0), "a level is off by more than one");
-    assert!(differences.len() * 1000 <= expected.len(), "{} of {} levels differ", differences.len(), expected.len());
+    assert!(
+        differences.len() * 1000 <= expected.len(),
+        "{} of {} levels differ",
+        differences.len(),
+        expected.len()
+    );
 }
 
 /// Undoing the scaling and applying it are inverse, and `decode` is the raw decoder after the former.
@@ -51,7 +61,11 @@ fn scaling_is_undone_before_decoding() {
     let vae = open(&device);
     let fixture = Fixture::read("sd3_io");
     let latents: Tensor<4> = fixture.tensor("in.vae.latent", &device);
-    let raw = vae.decode_raw(latents.clone()).into_data().try_to_vec::<f32>().expect("f32 data");
+    let raw = vae
+        .decode_raw(latents.clone())
+        .into_data()
+        .try_to_vec::<f32>()
+        .expect("f32 data");
     assert_close("decoded", vae.decode(vae.normalise(latents)), &raw, 2e-5);
 }
 
@@ -74,11 +88,39 @@ fn pictures_do_not_depend_on_the_batch() {
     let together = vae.decode(latents.clone());
     assert_eq!(together.dims(), [7, 3, 96, 80]);
     for picture in 0..7 {
-        let alone = vae.decode(latents.clone().narrow(0, picture, 1)).into_data().try_to_vec::<f32>().expect("f32 data");
+        let alone = vae
+            .decode(latents.clone().narrow(0, picture, 1))
+            .into_data()
+            .try_to_vec::<f32>()
+            .expect("f32 data");
         assert_eq!(largest_difference(together.clone().narrow(0, picture, 1), &alone), 0.0);
     }
     let (mean, log_variance) = vae.encode(together);
     assert_eq!((mean.dims(), log_variance.dims()), ([7, 3, 24, 20], [7, 3, 24, 20]));
+}
+
+/// The CPU backend decodes on plain numbers; the layers as tensors, which a device with a tape takes, say the same.
+#[test]
+fn both_forms_of_the_decoder_agree() {
+    let device = Device::flex();
+    let config = VaeConfig {
+        mid_block_add_attention: true,
+        ..small_config()
+    };
+    for [height, width] in [[6, 5], [16, 9], [3, 40]] {
+        let latents = Tensor::<4>::random([2, 3, height, width], Distribution::Normal(0.0, 1.0), &device);
+        let vae = Vae::load(&Weights::seeded(2, 1.0, &device), &config).expect("seeded weights");
+        let plain = vae
+            .decode(latents.clone())
+            .into_data()
+            .try_to_vec::<f32>()
+            .expect("f32 data");
+        let taped = device.clone().autodiff();
+        let vae = Vae::load(&Weights::seeded(2, 1.0, &taped), &config).expect("seeded weights");
+        let decoded = vae.decode(latents.autodiff());
+        assert_eq!(decoded.dims(), [2, 3, 4 * height, 4 * width]);
+        assert_close("decoded", decoded.inner(), &plain, 2e-5);
+    }
 }
 
 /// The autoencoder of SD3.5 asks for exactly the tensors of its file.
@@ -134,4 +176,18 @@ fn zz_timing() {
             println!("decode {batch}: {:?} {}", start.elapsed(), data.num_elements());
         }
     }
+}
+
+#[test]
+fn zz_differences() {
+    let device = Device::flex();
+    let (vae, fixture) = (open(&device), Fixture::read("sd3_io"));
+    println!("decoded {:e}", largest_difference(vae.decode_raw(fixture.tensor("in.vae.latent", &device)), fixture.values("vae.decoded")));
+    let (mean, lv) = vae.encode(fixture.tensor("in.vae.image", &device));
+    println!("mean {:e} lv {:e}", largest_difference(mean, fixture.values("vae.encoded_mean")), largest_difference(lv, fixture.values("vae.encoded_logvar")));
+    let t: Tensor<5> = fixture.tensor("sampling.latents", &device);
+    let d = vae.decode(t.narrow(0, 10, 1).squeeze_dim(0));
+    println!("sampled {:e}", largest_difference(d.clone(), fixture.values("sampling.decoded")));
+    let p = to_pictures(d).expect("p").remove(0);
+    println!("levels off {}", p.as_raw().iter().zip(fixture.values("sampling.image")).filter(|(a, b)| f32::from(**a) != **b).count());
 }

@@ -166,7 +166,6 @@ fn preparing_again_replaces_the_prompts() {
     assert!(scorer.score(&picture, &[1]).is_err());
 }
 
-/// A picture of the preview shows that the shipped scorers rank its own caption well above chance.
 #[test]
 fn both_shipped_scorers_differ_and_open() {
     let captions = ["flat icon of a red apple".to_owned()];

@@ -1,14 +1,13 @@
 //! Picture files to RGB as Pillow converts them.
 
 use image::{DynamicImage, GrayImage, ImageBuffer, Luma, LumaA, Rgb, RgbImage, Rgba, RgbaImage};
-use rewards::pictures::{open, to_rgb};
+use rewards::pictures::{Transparency, open, to_rgb};
 
 /// Levels around the places where the conversions differ.
 const LEVELS: [u16; 8] = [0, 127, 128, 255, 256, 0x0180, 0x7fff, 0xffff];
 const UPPER_BYTES: [u8; 8] = [0, 0, 0, 0, 1, 1, 127, 255];
 
-/// Writes a picture as PNG, opens it and compares the red channel of its one row; all channels must agree unless
-/// `colours` says otherwise.
+/// Writes a picture of one row as PNG, opens it and compares its levels, which all channels must have.
 #[track_caller]
 fn check(picture: DynamicImage, expected: &[u8]) {
     let dir = tempfile::tempdir().expect("a folder");
@@ -25,28 +24,28 @@ fn sixteen_bits_become_eight_as_in_pillow() {
     let width = LEVELS.len() as u32;
     let grey = ImageBuffer::from_fn(width, 1, |x, _| Luma([LEVELS[x as usize]]));
     check(DynamicImage::ImageLuma16(grey), &[0, 127, 128, 255, 255, 255, 255, 255]);
-    let grey = ImageBuffer::from_fn(width, 1, |x, _| LumaA([LEVELS[x as usize], 0x4000]));
+    let grey = ImageBuffer::from_fn(width, 1, |x, _| LumaA([LEVELS[x as usize], 0xffff]));
     check(DynamicImage::ImageLumaA16(grey), &UPPER_BYTES);
     let colour = ImageBuffer::from_fn(width, 1, |x, _| Rgb([LEVELS[x as usize]; 3]));
     check(DynamicImage::ImageRgb16(colour), &UPPER_BYTES);
     let colour = ImageBuffer::from_fn(width, 1, |x, _| {
         let level = LEVELS[x as usize];
-        Rgba([level, level, level, 0])
+        Rgba([level, level, level, 0xffff])
     });
     check(DynamicImage::ImageRgba16(colour), &UPPER_BYTES);
 }
 
 #[test]
-fn grey_is_repeated_and_transparency_dropped() {
+fn grey_is_repeated_and_transparency_follows_the_wish() {
     check(
         DynamicImage::ImageLuma8(GrayImage::from_fn(3, 1, |x, _| Luma([x as u8 * 100]))),
         &[0, 100, 200],
     );
-    let invisible = RgbaImage::from_pixel(2, 1, Rgba([10, 20, 30, 0]));
-    assert_eq!(
-        to_rgb(&DynamicImage::ImageRgba8(invisible)),
-        RgbImage::from_pixel(2, 1, Rgb([10, 20, 30]))
-    );
+    // 0.2·10 + 0.8·255 = 206, 0.2·20 + 204 = 208, 0.2·30 + 204 = 210.
+    let faint = DynamicImage::ImageRgba8(RgbaImage::from_pixel(2, 1, Rgba([10, 20, 30, 51])));
+    let flat = |levels| RgbImage::from_pixel(2, 1, Rgb(levels));
+    assert_eq!(to_rgb(&faint, Transparency::OverWhite), flat([206, 208, 210]));
+    assert_eq!(to_rgb(&faint, Transparency::Dropped), flat([10, 20, 30]));
 }
 
 #[test]

@@ -1,0 +1,389 @@
+//! From the file to an experiment that can run: overrides, checks, built objects.
+
+use std::path::{Path, PathBuf};
+
+use tree_core::{AtEnd, ClippedObjective, Plan, RewardMix, WindowLaw};
+
+use super::error::ConfigError;
+use super::prompts::{PromptFile, read_prompts};
+use super::{ExperimentConfig, LawName};
+use crate::credit::CreditRule;
+use crate::optimiser::OptimiserConfig;
+
+/// Step size of AdamW for an adapter, as Flow-GRPO sets it.
+const LORA_LEARNING_RATE: f64 = 3e-4;
+/// Step size of AdamW for all weights, as the TreeGRPO program sets it.
+const FULL_LEARNING_RATE: f64 = 1e-5;
+
+/// A checked experiment. Nothing in it needs a model to be loaded.
+#[derive(Debug, Clone)]
+pub struct Experiment {
+    /// The configuration, overrides applied.
+    pub config: ExperimentConfig,
+    /// The file it came from.
+    pub origin: PathBuf,
+    /// Training prompts.
+    pub train_prompts: PromptFile,
+    /// Evaluation prompts, if there are any.
+    pub eval_prompts: Option<PromptFile>,
+    /// Law of the window.
+    pub window_law: WindowLaw,
+    /// Scores to advantages.
+    pub credit: CreditRule,
+    /// The clipped objective.
+    pub objective: ClippedObjective,
+    /// The optimiser.
+    pub optimiser: OptimiserConfig,
+}
+
+impl Experiment {
+    /// Reads, overrides and checks a configuration file. `settings` are `key=value` pairs with dotted keys and TOML
+    /// values; a value that is no TOML is taken as a string.
+    ///
+    /// # Errors
+    ///
+    /// One line that names file, line or key, and the fix.
+    pub fn open(path: &Path, settings: &[String]) -> Result<Self, ConfigError> {
+        let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let text = std::fs::read_to_string(path).map_err(|e| ConfigError::Read {
+            path: shown.clone(),
+            why: format!("{e}; name a configuration file such as configs/emoji.toml"),
+        })?;
+        Self::new(parse(&text, &shown, settings)?, &shown)
+    }
+
+    /// Checks a configuration.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Experiment::open`].
+    pub fn new(config: ExperimentConfig, origin: &Path) -> Result<Self, ConfigError> {
+        let check = Check { config: &config, origin };
+        check.model()?;
+        check.sampling()?;
+        check.training()?;
+        check.evaluation()?;
+        let window_law = check.window_law()?;
+        let mix = check.reward_mix()?;
+        let backup = config.credit.backup();
+        if let tree_core::Backup::Softmax { temperature, .. } = backup
+            && !(temperature.is_finite() && temperature > 0.0)
+        {
+            return Err(check.value("credit.temperature", format!("is {temperature}; use a positive number")));
+        }
+        let objective = ClippedObjective::new(config.train.clip_range, config.train.advantage_clamp)
+            .map_err(|e| check.value("train", e.to_string()))?;
+        let train_prompts = read_prompts(&config.prompts.train)?;
+        let eval_prompts = config.prompts.eval.as_deref().map(read_prompts).transpose()?;
+        check.eval_groups(eval_prompts.as_ref())?;
+        let optimiser = OptimiserConfig {
+            learning_rate: config.train.learning_rate.unwrap_or(match config.lora {
+                Some(_) => LORA_LEARNING_RATE,
+                None => FULL_LEARNING_RATE,
+            }),
+            beta_1: config.train.betas[0],
+            beta_2: config.train.betas[1],
+            epsilon: config.train.epsilon,
+            weight_decay: config.train.weight_decay,
+            gradient_clip: config.train.gradient_clip,
+        };
+        let credit = CreditRule { normalisation: config.credit.normalisation, mix, backup, credit: config.credit.rule };
+        let experiment = Self {
+            origin: origin.to_owned(),
+            window_law,
+            credit,
+            objective,
+            optimiser,
+            train_prompts,
+            eval_prompts,
+            config,
+        };
+        // Building the plans of the first and the last start shows impossible trees before a model is loaded.
+        for start in [0, experiment.starts().saturating_sub(1)] {
+            experiment.plan_at(start)?;
+        }
+        Ok(experiment)
+    }
+
+    /// How many places the window can start at.
+    #[must_use]
+    pub fn starts(&self) -> usize {
+        self.config.sampling.steps.saturating_sub(self.config.tree.window)
+    }
+
+    /// The plan of an iteration whose window starts at `start`.
+    ///
+    /// # Errors
+    ///
+    /// The tree is impossible.
+    pub fn plan_at(&self, start: usize) -> Result<Plan, ConfigError> {
+        let tree = &self.config.tree;
+        let stochastic: Vec<usize> = (start..start + tree.window).collect();
+        Plan::windowed(self.config.sampling.steps, &stochastic, tree.children, tree.roots).map_err(|e| {
+            ConfigError::Value { path: self.origin.clone(), key: "tree", why: e.to_string() }
+        })
+    }
+
+    /// η of the kernel.
+    #[must_use]
+    pub fn noise_level(&self) -> f64 {
+        let sampling = &self.config.sampling;
+        sampling.noise_level.unwrap_or_else(|| sampling.kernel.default_noise_level())
+    }
+
+    /// The configuration as TOML, every key written out.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written as TOML.
+    pub fn resolved(&self) -> Result<String, ConfigError> {
+        let mut config = self.config.clone();
+        config.sampling.noise_level = Some(self.noise_level());
+        config.train.learning_rate = Some(self.optimiser.learning_rate);
+        toml::to_string_pretty(&config)
+            .map_err(|e| ConfigError::Read { path: self.origin.clone(), why: format!("cannot be written out: {e}") })
+    }
+}
+
+/// Parses the text, applies the overrides, and refuses unknown keys with a line or the override at fault.
+fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfig, ConfigError> {
+    let syntax = |e: toml::de::Error| {
+        let at = e.span().map_or(0, |span| span.start).min(text.len());
+        ConfigError::Syntax {
+            path: path.to_owned(),
+            line: 1 + text[..at].bytes().filter(|b| *b == b'\n').count(),
+            why: one_line(e.message()),
+        }
+    };
+    if settings.is_empty() {
+        return toml::from_str(text).map_err(syntax);
+    }
+    let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
+    for setting in settings {
+        let wrong = |why: String| ConfigError::Override { setting: setting.clone(), why };
+        let (key, value) = setting
+            .split_once('=')
+            .ok_or_else(|| wrong("write it as key=value, for example train.iterations=10".into()))?;
+        let value: toml::Value = format!("value = {value}")
+            .parse::<toml::Table>()
+            .ok()
+            .and_then(|mut t| t.remove("value"))
+            .unwrap_or_else(|| toml::Value::String(value.to_owned()));
+        let mut path: Vec<&str> = key.trim().split('.').collect();
+        let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(|| wrong("the key is empty".into()))?;
+        let mut inner = &mut table;
+        for part in path {
+            inner = inner
+                .entry(part)
+                .or_insert_with(|| toml::Value::Table(toml::Table::new()))
+                .as_table_mut()
+                .ok_or_else(|| wrong(format!("`{part}` is a value, not a table")))?;
+        }
+        inner.insert(last.to_owned(), value);
+        // Checked one by one, so that the message names the override that is at fault and not the file.
+        if let Err(e) = table.clone().try_into::<ExperimentConfig>()
+            && toml::from_str::<ExperimentConfig>(text).is_ok()
+        {
+            return Err(wrong(one_line(e.message())));
+        }
+    }
+    table.try_into().map_err(syntax)
+}
+
+/// A message without line breaks, with a hint where a known name is near.
+fn one_line(message: &str) -> String {
+    let flat = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let quoted: Vec<&str> = flat.split('`').skip(1).step_by(2).collect();
+    match (flat.starts_with("unknown"), quoted.split_first()) {
+        (true, Some((unknown, known))) => {
+            let near = known
+                .iter()
+                .map(|k| (strsim::jaro_winkler(unknown, k), k))
+                .filter(|(similarity, _)| *similarity > 0.75)
+                .max_by(|a, b| a.0.total_cmp(&b.0));
+            match near {
+                Some((_, near)) => format!("{flat}; did you mean `{near}`?"),
+                None => flat,
+            }
+        }
+        _ => flat,
+    }
+}
+
+/// Checks of single values.
+struct Check<'a> {
+    config: &'a ExperimentConfig,
+    origin: &'a Path,
+}
+
+impl Check<'_> {
+    fn value(&self, key: &'static str, why: impl Into<String>) -> ConfigError {
+        ConfigError::Value { path: self.origin.to_owned(), key, why: why.into() }
+    }
+
+    fn require(&self, holds: bool, key: &'static str, why: impl FnOnce() -> String) -> Result<(), ConfigError> {
+        if holds { Ok(()) } else { Err(self.value(key, why())) }
+    }
+
+    fn model(&self) -> Result<(), ConfigError> {
+        let model = &self.config.model;
+        let index = model.path.join("model_index.json");
+        let shown = std::path::absolute(&model.path).unwrap_or_else(|_| model.path.clone());
+        self.require(model.path.is_dir(), "model.path", || {
+            format!("there is no folder {}; name a pipeline folder in diffusers' layout", shown.display())
+        })?;
+        self.require(index.is_file(), "model.path", || {
+            format!("{} holds no model_index.json; name a pipeline folder in diffusers' layout", shown.display())
+        })?;
+        self.require(model.t5_tokens > 0, "model.t5_tokens", || "is 0; use at least 1 (diffusers' default is 256)".into())?;
+        if let Some(lora) = &self.config.lora {
+            self.require(lora.rank > 0, "lora.rank", || "is 0; use at least 1, or leave out [lora] to train all weights".into())?;
+            self.require(lora.alpha.is_finite() && lora.alpha > 0.0, "lora.alpha", || {
+                format!("is {}; use a positive number (twice the rank is common)", lora.alpha)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sampling(&self) -> Result<(), ConfigError> {
+        let sampling = &self.config.sampling;
+        let tree = &self.config.tree;
+        self.require(sampling.steps >= 2, "sampling.steps", || {
+            format!("is {}; a window needs at least one step before the last, so use 2 or more", sampling.steps)
+        })?;
+        self.require(sampling.steps <= 1000, "sampling.steps", || {
+            format!("is {}; the model knows 1000 noise levels, so use at most 1000", sampling.steps)
+        })?;
+        self.require(sampling.guidance.is_finite() && sampling.guidance >= 1.0, "sampling.guidance", || {
+            format!("is {}; use 1 for no guidance or a larger number", sampling.guidance)
+        })?;
+        self.require(sampling.kernel.is_stochastic(), "sampling.kernel", || {
+            "`ode` is deterministic, so nothing could be trained; use flow-sde, dance-sde or cps".into()
+        })?;
+        self.require(sampling.kernel != policy_sd3::kernel::Kernel::Ddim, "sampling.kernel", || {
+            "`ddim` is for models that predict noise, and this is a flow model; use flow-sde, dance-sde or cps".into()
+        })?;
+        if let Some(level) = sampling.noise_level {
+            self.require(level.is_finite() && level > 0.0, "sampling.noise_level", || {
+                format!("is {level}; use a positive number (flow-sde 0.7, dance-sde 0.3, cps 0.8)")
+            })?;
+        }
+        self.require(tree.roots >= 1, "tree.roots", || "is 0; use at least one tree per prompt".into())?;
+        self.require(tree.children >= 1, "tree.children", || "is 0; use 2 or more".into())?;
+        self.require(tree.children >= 2 || tree.roots >= 2, "tree.children", || {
+            "is 1 with one tree, which leaves one leaf per prompt and nothing to compare; use 2 or more".into()
+        })?;
+        self.require(tree.window >= 1, "tree.window", || "is 0, which would train nothing; use 1 or more".into())?;
+        self.require(tree.window < sampling.steps, "tree.window", || {
+            format!(
+                "is {}, but of {} steps the last one must stay deterministic; use at most {}",
+                tree.window,
+                sampling.steps,
+                sampling.steps - 1
+            )
+        })
+    }
+
+    fn training(&self) -> Result<(), ConfigError> {
+        let train = &self.config.train;
+        let positive = |key: &'static str, value: f64| {
+            self.require(value.is_finite() && value > 0.0, key, || format!("is {value}; use a positive number"))
+        };
+        self.require(self.config.prompts.per_iteration > 0, "prompts.per_iteration", || "is 0; use 1 or more".into())?;
+        self.require(train.iterations > 0, "train.iterations", || "is 0; use 1 or more".into())?;
+        self.require(train.updates_per_iteration > 0, "train.updates_per_iteration", || "is 0; use 1 or more".into())?;
+        self.require(train.micro_batch > 0, "train.micro_batch", || "is 0; use 1 or more".into())?;
+        self.require(train.checkpoint_every > 0, "train.checkpoint_every", || "is 0; use 1 or more".into())?;
+        if let Some(rate) = train.learning_rate {
+            positive("train.learning_rate", rate)?;
+        }
+        positive("train.epsilon", train.epsilon)?;
+        positive("train.gradient_clip", train.gradient_clip)?;
+        positive("train.ratio_limit", train.ratio_limit)?;
+        self.require(train.weight_decay >= 0.0 && train.weight_decay.is_finite(), "train.weight_decay", || {
+            format!("is {}; use 0 or a small positive number", train.weight_decay)
+        })?;
+        self.require(train.kl_beta >= 0.0 && train.kl_beta.is_finite(), "train.kl_beta", || {
+            format!("is {}; use 0 (off) or a positive number", train.kl_beta)
+        })?;
+        self.require(train.betas.iter().all(|b| (0.0..1.0).contains(b)), "train.betas", || {
+            format!("are {:?}; both must lie in 0..1", train.betas)
+        })?;
+        if let Some(decay) = train.ema_decay {
+            self.require((0.0..1.0).contains(&decay), "train.ema_decay", || format!("is {decay}; use 0 or more, below 1"))?;
+        }
+        // A clip range below the replay's own error would clip every edge of one sign without a word.
+        self.require(train.clip_range > train.ratio_limit, "train.clip_range", || {
+            format!("is {}, not above train.ratio_limit ({}), the rounding that is tolerated in a ratio", train.clip_range, train.ratio_limit)
+        })
+    }
+
+    fn evaluation(&self) -> Result<(), ConfigError> {
+        let evaluation = &self.config.evaluation;
+        self.require(evaluation.every > 0, "evaluation.every", || "is 0; use 1 or more".into())?;
+        self.require(evaluation.pictures_per_prompt > 0, "evaluation.pictures_per_prompt", || "is 0; use 1 or more".into())?;
+        self.require(evaluation.steps.is_none_or(|s| (1..=1000).contains(&s)), "evaluation.steps", || {
+            "must lie in 1..=1000".into()
+        })?;
+        self.require(evaluation.guidance.is_none_or(|g| g.is_finite() && g >= 1.0), "evaluation.guidance", || {
+            "must be 1 (no guidance) or larger".into()
+        })
+    }
+
+    fn window_law(&self) -> Result<WindowLaw, ConfigError> {
+        let tree = &self.config.tree;
+        let unused = |key: &'static str, given: bool, law: &str| {
+            self.require(!given, key, || format!("has no effect under tree.window_law = \"{law}\"; remove it"))
+        };
+        let name = match tree.window_law {
+            LawName::Geometric => "geometric",
+            LawName::Shifting => "shifting",
+            LawName::Uniform => "uniform",
+            LawName::Fixed => "fixed",
+        };
+        if tree.window_law != LawName::Geometric {
+            unused("tree.window_ratio", tree.window_ratio.is_some(), name)?;
+        }
+        if tree.window_law != LawName::Fixed {
+            unused("tree.window_start", tree.window_start.is_some(), name)?;
+        }
+        if tree.window_law != LawName::Shifting {
+            unused("tree.window_every", tree.window_every.is_some(), name)?;
+            unused("tree.window_by", tree.window_by.is_some(), name)?;
+            unused("tree.window_at_end", tree.window_at_end.is_some(), name)?;
+        }
+        let law = match tree.window_law {
+            LawName::Geometric => WindowLaw::Geometric { ratio: tree.window_ratio.unwrap_or(0.5) },
+            LawName::Shifting => WindowLaw::Shifting {
+                every: tree.window_every.unwrap_or(50),
+                by: tree.window_by.unwrap_or(1),
+                at_end: tree.window_at_end.unwrap_or(AtEnd::Stay),
+            },
+            LawName::Uniform => WindowLaw::Uniform,
+            LawName::Fixed => WindowLaw::Fixed {
+                start: tree.window_start.ok_or_else(|| {
+                    self.value("tree.window_start", "is missing; the law \"fixed\" needs the first step of the window")
+                })?,
+            },
+        };
+        law.probabilities(self.config.sampling.steps, tree.window, 0)
+            .map_err(|e| self.value("tree.window_law", e.to_string()))?;
+        Ok(law)
+    }
+
+    fn reward_mix(&self) -> Result<RewardMix, ConfigError> {
+        let trained = self.config.rewards.iter().filter(|(_, spec)| !spec.eval_only);
+        RewardMix::new(self.config.credit.mix, trained.map(|(name, spec)| (name.clone(), spec.weight)))
+            .map_err(|e| self.value("rewards", e.to_string()))
+    }
+
+    fn eval_groups(&self, eval: Option<&PromptFile>) -> Result<(), ConfigError> {
+        for (name, [first, last]) in &self.config.prompts.eval_groups {
+            let count = eval.map_or(0, |file| file.prompts.len());
+            self.require(*first >= 1 && first <= last && *last <= count, "prompts.eval_groups", || {
+                format!("`{name}` is [{first}, {last}], but the evaluation file has prompts 1 to {count}")
+            })?;
+        }
+        Ok(())
+    }
+}

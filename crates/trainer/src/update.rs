@@ -1,0 +1,257 @@
+//! The update: one forward and one backward of the network per node, whatever its number of children.
+//!
+//! All k log-probs of a node depend on the parameters through the node's one mean. So the objective's derivative in the
+//! velocity is formed outside of the tape, `∂L/∂v = Σ_b c_b·∂logp_b/∂v`, and the tape sees a single product with it.
+
+use burn::module::Module;
+use burn::tensor::{Int, Tensor, TensorData};
+use policy_sd3::guidance::{PromptTable, guided_velocity};
+use policy_sd3::kernel::Reduction;
+use policy_sd3::transformer::Transformer;
+use tree_core::{ClippedObjective, RatioStatistics};
+
+use crate::error::TrainError;
+use crate::parameters::Layout;
+use crate::rollout::{Rollout, Sampling, StochasticLevel, repeat_rows, to_f64};
+
+/// The objective of an update.
+#[derive(Debug, Clone)]
+pub struct Objective {
+    /// The clipped ratio objective of an edge.
+    pub clipped: ClippedObjective,
+    /// Weight of an edge's loss, per step of the plan.
+    pub edge_weights: Vec<f64>,
+    /// Factor of the divergence from the reference policy; 0 leaves it out.
+    pub kl_beta: f64,
+}
+
+/// A training node: level among the rollout's stochastic levels, and row in it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TrainingNode {
+    /// Index into [`Rollout::levels`].
+    pub level: usize,
+    /// Row of [`StochasticLevel::parents`].
+    pub row: usize,
+}
+
+/// Gradient of the objective over some training nodes, and what to log.
+#[derive(Debug, Clone)]
+pub struct NodeGradient {
+    /// Of the loss in the flat vector of trained parameters.
+    pub gradient: Tensor<1>,
+    /// The loss.
+    pub loss: f64,
+    /// Mean divergence from the reference over the edges' nodes, in nats per dimension.
+    pub kl: f64,
+    /// Ratios of the edges.
+    pub ratios: RatioStatistics,
+    /// Largest |ratio − 1|, and where.
+    pub worst: Option<WorstRatio>,
+    /// Nodes that were evaluated.
+    pub nodes: usize,
+}
+
+/// The edge whose ratio is farthest from 1.
+#[derive(Debug, Clone, Copy)]
+pub struct WorstRatio {
+    /// |ratio − 1|.
+    pub distance: f64,
+    /// Its level among the rollout's stochastic levels.
+    pub level: usize,
+    /// Log-prob of the rollout.
+    pub stored: f64,
+    /// Log-prob of the update.
+    pub replayed: f64,
+}
+
+/// What an update works on.
+pub struct Update<'a> {
+    /// The policy, on a plain device.
+    pub network: &'a Transformer,
+    /// The policy without what is trained; needed for the divergence only.
+    pub reference: Option<&'a Transformer>,
+    /// The trained parameters.
+    pub layout: &'a Layout,
+    /// How the policy samples.
+    pub sampling: &'a Sampling,
+    /// The prompts of the rollout.
+    pub table: &'a PromptTable,
+    /// The objective.
+    pub objective: &'a Objective,
+    /// Iteration, for messages.
+    pub iteration: u64,
+}
+
+/// Every training node of a rollout, level by level.
+#[must_use]
+pub fn training_nodes(rollout: &Rollout) -> Vec<TrainingNode> {
+    let nodes = |(level, l): (usize, &StochasticLevel)| (0..l.prompts.len()).map(move |row| TrainingNode { level, row });
+    rollout.levels.iter().enumerate().flat_map(nodes).collect()
+}
+
+impl Update<'_> {
+    /// The gradient of `scale·Σ weight·L(edge)` over the edges below `nodes`.
+    ///
+    /// `advantages` holds one value per node of the forest, of the edge above it. The result is the same for every
+    /// micro-batch size, up to the rounding of a sum.
+    ///
+    /// # Errors
+    ///
+    /// A log-prob or advantage is not finite.
+    pub fn gradient(
+        &self,
+        rollout: &Rollout,
+        advantages: &[f64],
+        nodes: &[TrainingNode],
+        scale: f64,
+    ) -> Result<NodeGradient, TrainError> {
+        let tracked = self.network.clone().train();
+        let device = rollout.leaves.device();
+        let mut total = NodeGradient {
+            gradient: Tensor::zeros([self.layout.len()], &device),
+            loss: 0.0,
+            kl: 0.0,
+            ratios: RatioStatistics::default(),
+            worst: None,
+            nodes: 0,
+        };
+        for (index, level) in rollout.levels.iter().enumerate() {
+            let rows: Vec<usize> = nodes.iter().filter(|n| n.level == index).map(|n| n.row).collect();
+            let first_child = rollout.forest.level(level.step + 1).start;
+            let edges = &advantages[first_child..first_child + level.log_probs.len()];
+            for chunk in rows.chunks(self.sampling.micro_batch.max(1)) {
+                self.micro_batch(&tracked, index, level, edges, chunk, scale, &mut total)?;
+            }
+        }
+        if total.nodes > 0 {
+            total.kl /= total.nodes as f64;
+        }
+        Ok(total)
+    }
+
+    /// Adds one micro-batch of nodes of one level.
+    #[allow(clippy::too_many_arguments)]
+    fn micro_batch(
+        &self,
+        tracked: &Transformer,
+        index: usize,
+        level: &StochasticLevel,
+        edges: &[f64],
+        rows: &[usize],
+        scale: f64,
+        total: &mut NodeGradient,
+    ) -> Result<(), TrainError> {
+        let k = level.children_per_node;
+        let parents = pick_rows(&level.parents, rows);
+        let children_rows: Vec<usize> = rows.iter().flat_map(|row| row * k..(row + 1) * k).collect();
+        let children = pick_rows(&level.children, &children_rows);
+        let prompts: Vec<usize> = rows.iter().map(|row| level.prompts[*row]).collect();
+
+        let velocity = guided_velocity(
+            tracked,
+            parents.clone().autodiff(),
+            level.timestep,
+            self.table,
+            &prompts,
+            self.sampling.guidance,
+        );
+        let node_means = level.transition.mean(parents.clone(), velocity.clone().without_autodiff());
+        let means = repeat_rows(node_means.clone(), k);
+        let kind = self.sampling.log_prob;
+        let log_probs = to_f64(level.transition.log_prob(children.clone(), means.clone(), kind)?)?;
+
+        // c_b = dL/dlogp_b of every child, weighted; the host does this in f64.
+        let weight = self.objective.edge_weights[level.step] * scale;
+        let mut factors = Vec::with_capacity(children_rows.len());
+        for (row, replayed) in children_rows.iter().zip(&log_probs) {
+            let stored = level.log_probs[*row];
+            let edge = self.objective.clipped.edge(*replayed, stored, edges[*row]).map_err(|source| {
+                TrainError::Objective { iteration: self.iteration, step: level.step, source }
+            })?;
+            total.loss += weight * edge.loss;
+            total.ratios.record(&edge);
+            let distance = edge.log_ratio.exp_m1().abs();
+            if total.worst.is_none_or(|w| distance > w.distance) {
+                total.worst = Some(WorstRatio { distance, level: index, stored, replayed: *replayed });
+            }
+            factors.push((weight * edge.derivative) as f32);
+        }
+        let per_child = level.transition.log_prob_derivative(children, means, kind)?;
+        let count = factors.len();
+        let factors = Tensor::<1>::from_data(TensorData::new(factors, [count]), &per_child.device());
+        let weighted = per_child * factors.reshape([count, 1, 1, 1]);
+        let [_, channels, height, width] = weighted.dims();
+        let mut upstream = weighted
+            .reshape([rows.len(), k, channels, height, width])
+            .sum_dim(1)
+            .reshape([rows.len(), channels, height, width]);
+
+        if let (true, Some(reference)) = (self.objective.kl_beta > 0.0, self.reference) {
+            let other = guided_velocity(
+                reference,
+                parents.clone(),
+                level.timestep,
+                self.table,
+                &prompts,
+                self.sampling.guidance,
+            );
+            let reference_means = level.transition.mean(parents, other);
+            let divergence =
+                to_f64(level.transition.divergence(node_means.clone(), reference_means.clone(), Reduction::Mean)?)?;
+            // Every one of the node's edges carries the divergence, as it carries its clipped loss.
+            let factor = self.objective.kl_beta * weight * k as f64;
+            total.loss += factor * divergence.iter().sum::<f64>();
+            total.kl += divergence.iter().sum::<f64>();
+            let slope = level.transition.divergence_derivative(node_means, reference_means, Reduction::Mean)?;
+            upstream = upstream + slope * factor;
+        }
+
+        // The product's derivative in the velocity is `upstream`, so the tape carries it to the parameters.
+        let gradients = (velocity * upstream.autodiff()).sum().backward();
+        let part = self.layout.gradients(tracked, &gradients, &total.gradient.device());
+        total.gradient = total.gradient.clone() + part;
+        total.nodes += rows.len();
+        Ok(())
+    }
+
+    /// The policy is on its own samples at the first update, so every ratio must be 1 up to rounding.
+    ///
+    /// # Errors
+    ///
+    /// [`TrainError::Ratio`] with the step and both values.
+    pub fn check_first_ratio(
+        &self,
+        rollout: &Rollout,
+        gradient: &NodeGradient,
+        limit: f64,
+    ) -> Result<(), TrainError> {
+        match gradient.worst {
+            // The negated comparison also catches NaN.
+            Some(worst) if !(worst.distance <= limit) => {
+                let level = &rollout.levels[worst.level];
+                Err(TrainError::Ratio {
+                    iteration: self.iteration,
+                    step: level.step,
+                    sigma: level.sigma,
+                    std: level.transition.std,
+                    stored: worst.stored,
+                    replayed: worst.replayed,
+                    limit,
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Some rows of the first dimension; a run of neighbours is a view, not a copy.
+fn pick_rows(x: &Tensor<4>, rows: &[usize]) -> Tensor<4> {
+    let (Some(first), Some(last)) = (rows.first(), rows.last()) else {
+        return x.clone().narrow(0, 0, 0);
+    };
+    if rows.iter().copied().eq(*first..=*last) {
+        return x.clone().narrow(0, *first, rows.len());
+    }
+    let indices: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
+    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [rows.len()]), &x.device()))
+}
