@@ -72,6 +72,7 @@ impl Generate {
     pub(crate) fn run(self) -> Result<()> {
         let prompts = self.check()?;
         let device = self.device.open()?;
+        Pipeline::check(&self.model, &device)?;
         let spinner = progress::spinner("loading the model");
         let (pictures, truncated) = self.draw(&prompts, &device, &spinner)?;
         spinner.finish_and_clear();
@@ -82,7 +83,11 @@ impl Generate {
             write!(told, "{}: {width} x {height} pixels", self.out.display())?;
         }
         if prompts.len() > 1 {
-            write!(told, ", {} pictures in rows of eight, in the prompts' order", prompts.len())?;
+            write!(
+                told,
+                ", {} pictures in rows of eight, in the prompts' order",
+                prompts.len()
+            )?;
         }
         told.push('\n');
         if truncated > 0 {
@@ -95,7 +100,7 @@ impl Generate {
         output::print(&told)
     }
 
-    /// Everything that can be wrong without a model. Gives the prompts.
+    /// What can be wrong with the arguments alone. Gives the prompts.
     fn check(&self) -> Result<Vec<String>> {
         output::check_png(&self.out)?;
         let prompts = self.prompts.read_some()?;
@@ -124,7 +129,6 @@ impl Generate {
                 adapter::DIFFUSERS_WEIGHTS
             );
         }
-        Pipeline::check(&self.model)?;
         Ok(prompts)
     }
 

@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// Train image generators of the Stable Diffusion 3 family by reinforcement learning on search trees
 #[derive(Parser)]
-#[command(version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "treegrpo", version, arg_required_else_help = true, after_help = EXAMPLES)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

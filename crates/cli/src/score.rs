@@ -65,8 +65,10 @@ impl Score {
         let numbers: Vec<usize> = (0..pairs.len()).collect();
         let scores = rewards.score(&opened, &numbers, Purpose::Evaluation)?;
         if self.json {
-            let truncated: BTreeMap<&str, usize> =
-                reports.iter().map(|report| (report.scorer.as_str(), report.truncated.len())).collect();
+            let truncated: BTreeMap<&str, usize> = reports
+                .iter()
+                .map(|report| (report.scorer.as_str(), report.truncated.len()))
+                .collect();
             let answer = as_json(&pairs, &scores, &rewards, &json!(truncated));
             return output::print(&format!("{answer:#}\n"));
         }
@@ -110,13 +112,22 @@ impl Score {
                 prompts.len()
             );
         }
-        Ok(images.into_iter().zip(prompts).map(|(image, prompt)| Pair { image, prompt }).collect())
+        Ok(images
+            .into_iter()
+            .zip(prompts)
+            .map(|(image, prompt)| Pair { image, prompt })
+            .collect())
     }
 }
 
 /// `NAME=DIR`, `NAME=KIND` or `KIND`.
 fn parse_scorer(argument: &str) -> Result<(String, RewardSpec)> {
-    let spec = |kind, path| RewardSpec { kind, path, weight: 1.0, eval_only: false };
+    let spec = |kind, path| RewardSpec {
+        kind,
+        path,
+        weight: 1.0,
+        eval_only: false,
+    };
     let Some((name, value)) = argument.split_once('=') else {
         let kind = kind_without_model(argument).map_err(|why| anyhow::anyhow!("--scorer {argument}: {why}"))?;
         return Ok((kind.to_string(), spec(kind, None)));
@@ -124,8 +135,13 @@ fn parse_scorer(argument: &str) -> Result<(String, RewardSpec)> {
     let folder = Path::new(value);
     if folder.is_dir() {
         // A name that is itself the kind of a model says how that model's cosine is scaled.
-        let kind = RewardKind::try_from(name.to_owned()).ok().filter(|kind| kind.needs_path());
-        return Ok((name.to_owned(), spec(kind.unwrap_or(RewardKind::ClipScore), Some(folder.to_owned()))));
+        let kind = RewardKind::try_from(name.to_owned())
+            .ok()
+            .filter(|kind| kind.needs_path());
+        return Ok((
+            name.to_owned(),
+            spec(kind.unwrap_or(RewardKind::ClipScore), Some(folder.to_owned())),
+        ));
     }
     match kind_without_model(value) {
         Ok(kind) => Ok((name.to_owned(), spec(kind, None))),
@@ -145,7 +161,9 @@ fn kind_without_model(word: &str) -> Result<RewardKind, String> {
         _ => RewardKind::try_from(word.to_owned())?,
     };
     match kind.needs_path() {
-        true => Err(format!("`{kind}` needs a model; write it as NAME=DIR, for example {kind}=assets/emoji-sd3/scorer")),
+        true => Err(format!(
+            "`{kind}` needs a model; write it as NAME=DIR, for example {kind}=assets/emoji-sd3/scorer"
+        )),
         false => Ok(kind),
     }
 }
@@ -165,11 +183,17 @@ fn list_images(arguments: &[PathBuf]) -> Result<Vec<PathBuf>> {
             inside.retain(|file| file.is_file() && is_picture(file));
             inside.sort();
             if inside.is_empty() {
-                bail!("--image {}: the folder holds no .png, .jpg or .jpeg file", path.display());
+                bail!(
+                    "--image {}: the folder holds no .png, .jpg or .jpeg file",
+                    path.display()
+                );
             }
             images.append(&mut inside);
         } else {
-            bail!("--image {}: there is no such file; name a PNG or JPEG file, or a folder of them", path.display());
+            bail!(
+                "--image {}: there is no such file; name a PNG or JPEG file, or a folder of them",
+                path.display()
+            );
         }
     }
     Ok(images)
@@ -189,7 +213,10 @@ fn as_json(pairs: &[Pair], scores: &[RewardScores], rewards: &RewardSet, truncat
         let own: Map<String, Value> = scores.iter().map(|s| (s.name.clone(), json!(s.values[i]))).collect();
         json!({ "image": pair.image, "prompt": pair.prompt, "scores": own })
     });
-    let means: Map<String, Value> = scores.iter().map(|s| (s.name.clone(), json!(mean(&s.values)))).collect();
+    let means: Map<String, Value> = scores
+        .iter()
+        .map(|s| (s.name.clone(), json!(mean(&s.values))))
+        .collect();
     let descriptions: BTreeMap<&str, String> = rewards.descriptions().into_iter().collect();
     json!({
         "scorers": descriptions,

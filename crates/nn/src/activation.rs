@@ -3,6 +3,8 @@
 use burn::tensor::{Tensor, activation};
 use serde::Deserialize;
 
+use crate::fused::{Gate, gated};
+
 /// An activation named by a checkpoint's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -38,22 +40,17 @@ impl Activation {
 /// `x·σ(x)`.
 #[must_use]
 pub fn silu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    x.clone() * activation::sigmoid(x)
+    gated(x, Gate::SILU)
 }
 
 /// `x·σ(1.702·x)`.
 #[must_use]
 pub fn quick_gelu<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    x.clone() * activation::sigmoid(x * 1.702)
+    gated(x, Gate::QUICK_GELU)
 }
 
 /// `½·x·(1 + tanh(√(2/π)·(x + 0.044715·x³)))`.
-///
-/// Written as `x·σ(2u)`, which is the same function because `½(1 + tanh u) = σ(2u)`: one exponential in place of a
-/// hyperbolic tangent and a power.
 #[must_use]
 pub fn gelu_tanh<const D: usize>(x: Tensor<D>) -> Tensor<D> {
-    const TWICE_SQRT_2_OVER_PI: f64 = 1.595_769_121_605_730_7;
-    let cubic = (x.clone() * x.clone() * 0.044_715 + 1.0) * x.clone();
-    x * activation::sigmoid(cubic * TWICE_SQRT_2_OVER_PI)
+    gated(x, Gate::GELU_TANH)
 }

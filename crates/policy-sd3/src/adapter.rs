@@ -24,6 +24,8 @@ pub const DIFFUSERS_WEIGHTS: &str = "pytorch_lora_weights.safetensors";
 
 const PEFT_PREFIX: &str = "base_model.model.";
 const DIFFUSERS_PREFIX: &str = "transformer.";
+/// Entry of the header in which diffusers keeps an adapter's settings, as JSON.
+const DIFFUSERS_SETTINGS: &str = "lora_adapter_metadata";
 
 /// Why an adapter could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -103,7 +105,7 @@ pub fn write(
         "transformer.lora_alpha": config.alpha,
         "transformer.target_modules": targets,
     });
-    let header = HashMap::from([("lora_adapter_metadata".to_owned(), metadata.to_string())]);
+    let header = HashMap::from([(DIFFUSERS_SETTINGS.to_owned(), metadata.to_string())]);
     write_safetensors(&dir.join(DIFFUSERS_WEIGHTS), &prefixed(DIFFUSERS_PREFIX), header)
 }
 
@@ -121,15 +123,14 @@ pub fn read(
 ) -> Result<LoraConfig, AdapterError> {
     let peft = dir.join(PEFT_WEIGHTS);
     let diffusers = dir.join(DIFFUSERS_WEIGHTS);
-    let (path, prefix, config) = if peft.exists() {
-        (peft, PEFT_PREFIX, read_peft_config(&dir.join(PEFT_CONFIG))?)
+    // The weights are opened first: they know what a file is that is none.
+    let (weights, prefix, config) = if peft.exists() {
+        (Weights::open_file(&peft, device)?, PEFT_PREFIX, read_peft_config(&dir.join(PEFT_CONFIG))?)
     } else if diffusers.exists() {
-        let config = read_diffusers_header(&diffusers)?;
-        (diffusers, DIFFUSERS_PREFIX, config)
+        (Weights::open_file(&diffusers, device)?, DIFFUSERS_PREFIX, read_diffusers_header(&diffusers)?)
     } else {
         return Err(AdapterError::NotThere(dir.to_owned()));
     };
-    let weights = Weights::open_file(&path, device)?;
     let scope = weights.scope(prefix.trim_end_matches('.'));
     for (name, layer) in network.adapted_layers_mut() {
         let [inputs, outputs] = layer.dims();
@@ -181,8 +182,9 @@ fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
     Ok(())
 }
 
+/// The settings that both layouts carry. Everything else in them does not change what the tensors mean.
 #[derive(Deserialize)]
-struct PeftConfig {
+struct AdapterSettings {
     r: usize,
     lora_alpha: f64,
     #[serde(default)]
@@ -190,42 +192,48 @@ struct PeftConfig {
     #[serde(default)]
     use_rslora: bool,
     #[serde(default)]
-    rank_pattern: BTreeMap<String, Value>,
+    rank_pattern: Option<BTreeMap<String, Value>>,
     #[serde(default)]
-    alpha_pattern: BTreeMap<String, Value>,
+    alpha_pattern: Option<BTreeMap<String, Value>>,
+}
+
+impl AdapterSettings {
+    /// Refuses variants of LoRA that the network does not have.
+    fn check(self, path: &Path) -> Result<LoraConfig, AdapterError> {
+        let refuse = |why: &str| Err(AdapterError::Config { path: path.to_owned(), why: why.to_owned() });
+        if self.use_dora || self.use_rslora {
+            return refuse("use_dora and use_rslora change the layer's arithmetic and are not supported");
+        }
+        if [self.rank_pattern, self.alpha_pattern].iter().flatten().any(|pattern| !pattern.is_empty()) {
+            return refuse("rank_pattern and alpha_pattern give layers different ranks, which is not supported");
+        }
+        if self.r == 0 {
+            return refuse("r is 0; an adapter needs a rank of at least 1");
+        }
+        if !(self.lora_alpha.is_finite() && self.lora_alpha > 0.0) {
+            return refuse("lora_alpha must be a positive number, or the adapter does nothing");
+        }
+        Ok(LoraConfig { rank: self.r, alpha: self.lora_alpha, init: LoraInit::default() })
+    }
 }
 
 fn read_peft_config(path: &Path) -> Result<LoraConfig, AdapterError> {
-    let config: PeftConfig = read_config(path)?;
-    let refuse = |why: &str| Err(AdapterError::Config { path: path.to_owned(), why: why.to_owned() });
-    if config.use_dora || config.use_rslora {
-        return refuse("use_dora and use_rslora change the layer's arithmetic and are not supported");
-    }
-    if !config.rank_pattern.is_empty() || !config.alpha_pattern.is_empty() {
-        return refuse("rank_pattern and alpha_pattern give layers different ranks, which is not supported");
-    }
-    if config.r == 0 {
-        return refuse("r is 0; an adapter needs a rank of at least 1");
-    }
-    Ok(LoraConfig { rank: config.r, alpha: config.lora_alpha, init: LoraInit::default() })
+    read_config::<AdapterSettings>(path)?.check(path)
 }
 
 /// Rank and α from the header of a diffusers file.
 fn read_diffusers_header(path: &Path) -> Result<LoraConfig, AdapterError> {
-    let wrong = |why: &str| AdapterError::Config { path: path.to_owned(), why: why.to_owned() };
+    let wrong = |why: String| AdapterError::Config { path: path.to_owned(), why };
     let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
-    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| wrong(&e.to_string()))?;
+    let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| wrong(e.to_string()))?;
     let entry = header
         .metadata()
         .as_ref()
-        .and_then(|m| m.get("lora_adapter_metadata"))
-        .ok_or_else(|| wrong("its header has no `lora_adapter_metadata`, so rank and alpha are unknown"))?;
-    let settings: Value = serde_json::from_str(entry).map_err(|e| wrong(&format!("lora_adapter_metadata: {e}")))?;
-    let number = |key: &str| settings[format!("transformer.{key}")].as_f64();
-    match (number("r"), number("lora_alpha")) {
-        (Some(rank), Some(alpha)) if rank >= 1.0 => {
-            Ok(LoraConfig { rank: rank as usize, alpha, init: LoraInit::default() })
-        }
-        _ => Err(wrong("lora_adapter_metadata lacks transformer.r or transformer.lora_alpha")),
-    }
+        .and_then(|m| m.get(DIFFUSERS_SETTINGS))
+        .ok_or_else(|| wrong(format!("its header has no `{DIFFUSERS_SETTINGS}`, so rank and alpha are unknown")))?;
+    let not_settings = |e: serde_json::Error| wrong(format!("`{DIFFUSERS_SETTINGS}` in its header: {e}"));
+    // The settings of all parts of a pipeline lie side by side, told apart by a prefix.
+    let all: BTreeMap<String, Value> = serde_json::from_str(entry).map_err(not_settings)?;
+    let own = all.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(DIFFUSERS_PREFIX)?.to_owned(), value)));
+    serde_json::from_value::<AdapterSettings>(Value::Object(own.collect())).map_err(not_settings)?.check(path)
 }

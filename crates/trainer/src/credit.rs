@@ -59,8 +59,7 @@ impl CreditRule {
         // Log-probs of the deterministic edges do not exist and are never looked at.
         let mut log_probs = vec![0.0; forest.len()];
         for level in &rollout.levels {
-            let nodes = forest.level(level.step + 1);
-            for (slot, log_prob) in log_probs[nodes].iter_mut().zip(&level.log_probs) {
+            for (slot, log_prob) in log_probs[level.edges()].iter_mut().zip(&level.log_probs) {
                 *slot = log_prob / reduced_by;
             }
         }
@@ -74,7 +73,7 @@ impl CreditRule {
             .levels
             .iter()
             .map(|level| {
-                let nodes = forest.level(level.step + 1);
+                let nodes = level.edges();
                 (level.step, std_within_groups(&values[nodes.clone()], nodes.map(|n| forest.group(n))))
             })
             .collect();

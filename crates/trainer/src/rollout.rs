@@ -2,11 +2,14 @@
 //!
 //! Invariant: no operation here runs on a device that tracks gradients.
 
+use std::ops::Range;
+
 use burn::tensor::{Device, Tensor};
 use policy_sd3::guidance::{PromptTable, guided_velocity};
 use policy_sd3::kernel::{Kernel, LogProb, Transition};
 use policy_sd3::schedule::Schedule;
 use policy_sd3::transformer::Transformer;
+use rayon::prelude::*;
 use tree_core::{Forest, Plan};
 
 use crate::error::TrainError;
@@ -43,8 +46,10 @@ pub struct Prompts<'a> {
 /// A level of nodes that took a stochastic step: what the update replays.
 #[derive(Debug, Clone)]
 pub struct StochasticLevel {
-    /// The step, which is also the level of the parents in the forest.
+    /// The step.
     pub step: usize,
+    /// Number of the first child in the forest; the others follow it, in the order of [`Self::children`].
+    pub first_child: usize,
     /// The step's coefficients, as they were used.
     pub transition: Transition,
     /// The network's time at the step.
@@ -78,6 +83,14 @@ pub struct Rollout {
     pub evaluations: usize,
 }
 
+impl StochasticLevel {
+    /// The nodes of the forest that the children are, which also number the edges above them.
+    #[must_use]
+    pub fn edges(&self) -> Range<usize> {
+        self.first_child..self.first_child + self.log_probs.len()
+    }
+}
+
 impl Sampling {
     /// The guided velocity of every node of a level, in micro-batches.
     #[must_use]
@@ -90,11 +103,23 @@ impl Sampling {
         prompts: &[usize],
     ) -> Tensor<4> {
         let timestep = self.schedule.timestep(step);
-        let parts = prompts.chunks(self.micro_batch.max(1)).enumerate().map(|(i, chunk)| {
-            let part = latents.clone().narrow(0, i * self.micro_batch.max(1), chunk.len());
-            guided_velocity(network, part, timestep, table, chunk, self.guidance)
+        let parts = in_parallel(&self.split(prompts.len(), &latents.device()), |part| {
+            let some = latents.clone().narrow(0, part.start, part.len());
+            guided_velocity(network, some, timestep, table, &prompts[part], self.guidance)
         });
-        Tensor::cat(parts.collect(), 0)
+        Tensor::cat(parts, 0)
+    }
+
+    /// The micro-batches of a level of `nodes` nodes: none larger than the setting, and on the CPU at least one for
+    /// every thread.
+    ///
+    /// On the CPU most operations of the engine run on one thread, so threads are better spent on micro-batches side by
+    /// side than inside each product. Results are put together in order, so timing does not matter.
+    #[must_use]
+    pub fn split(&self, nodes: usize, device: &Device) -> Vec<Range<usize>> {
+        let threads = if is_host(device) { rayon::current_num_threads() } else { 1 };
+        let parts = nodes.div_ceil(self.micro_batch.max(1)).next_multiple_of(threads).min(nodes).max(1);
+        (0..parts).map(|part| part * nodes / parts..(part + 1) * nodes / parts).collect()
     }
 
     /// Runs the deterministic steps from noise to data: evaluation and generation.
@@ -191,6 +216,7 @@ pub fn roll_out(
         let child_rows = rows.iter().flat_map(|row| std::iter::repeat_n(*row, children_per_node)).collect();
         levels.push(StochasticLevel {
             step,
+            first_child: next.start,
             transition,
             timestep: sampling.schedule.timestep(step),
             sigma: sampling.schedule.sigma(step),
@@ -203,6 +229,27 @@ pub fn roll_out(
         latents = children;
     }
     Ok(Rollout { forest, levels, leaves: latents, leaf_prompts: rows, evaluations })
+}
+
+/// Runs independent micro-batches, on the CPU side by side, and returns their results in order.
+pub(crate) fn in_parallel<T: Send>(parts: &[Range<usize>], work: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+    match parts {
+        [only] => vec![work(only.clone())],
+        _ => parts.par_iter().map(|part| work(part.clone())).collect(),
+    }
+}
+
+/// Whether a device computes on the host's own threads.
+fn is_host(device: &Device) -> bool {
+    #[cfg(feature = "flex")]
+    {
+        *device == Device::flex()
+    }
+    #[cfg(not(feature = "flex"))]
+    {
+        let _ = device;
+        false
+    }
 }
 
 /// Every row `times` times, copies side by side: `[n, c, h, w]` to `[n·times, c, h, w]`.

@@ -424,6 +424,9 @@ impl Run {
             counts.evaluations,
             counts.training_nodes
         ));
+        for line in &self.experiment.idle_settings {
+            observer.note(line);
+        }
         if config.train.updates_per_iteration == 1 {
             observer.note("one update per iteration: the ratio is 1 at every update, and the clip never acts");
         }

@@ -12,7 +12,7 @@ use tree_core::{ClippedObjective, RatioStatistics};
 
 use crate::error::TrainError;
 use crate::parameters::Layout;
-use crate::rollout::{Rollout, Sampling, StochasticLevel, repeat_rows, to_f64};
+use crate::rollout::{Rollout, Sampling, StochasticLevel, in_parallel, repeat_rows, to_f64};
 
 /// The objective of an update.
 #[derive(Debug, Clone)]
@@ -64,6 +64,28 @@ pub struct WorstRatio {
     pub replayed: f64,
 }
 
+impl WorstRatio {
+    /// The one that is farther from 1; a NaN is farther than anything.
+    fn larger(self, other: Self) -> Self {
+        if other.distance > self.distance || other.distance.is_nan() { other } else { self }
+    }
+}
+
+impl NodeGradient {
+    /// Adds another part; `kl` is a sum until all parts are added.
+    fn add(&mut self, part: Self) {
+        self.gradient = self.gradient.clone() + part.gradient;
+        self.loss += part.loss;
+        self.kl += part.kl;
+        self.ratios.merge(&part.ratios);
+        self.nodes += part.nodes;
+        self.worst = match (self.worst, part.worst) {
+            (Some(a), Some(b)) => Some(a.larger(b)),
+            (a, b) => a.or(b),
+        };
+    }
+}
+
 /// What an update works on.
 pub struct Update<'a> {
     /// The policy, on a plain device.
@@ -105,7 +127,6 @@ impl Update<'_> {
         nodes: &[TrainingNode],
         scale: f64,
     ) -> Result<NodeGradient, TrainError> {
-        let tracked = self.network.clone().train();
         let device = rollout.leaves.device();
         let mut total = NodeGradient {
             gradient: Tensor::zeros([self.layout.len()], &device),
@@ -117,10 +138,15 @@ impl Update<'_> {
         };
         for (index, level) in rollout.levels.iter().enumerate() {
             let rows: Vec<usize> = nodes.iter().filter(|n| n.level == index).map(|n| n.row).collect();
-            let first_child = rollout.forest.level(level.step + 1).start;
-            let edges = &advantages[first_child..first_child + level.log_probs.len()];
-            for chunk in rows.chunks(self.sampling.micro_batch.max(1)) {
-                self.micro_batch(&tracked, index, level, edges, chunk, scale, &mut total)?;
+            if rows.is_empty() {
+                continue;
+            }
+            let edges = &advantages[level.edges()];
+            let parts = self.sampling.split(rows.len(), &device);
+            let parts = in_parallel(&parts, |part| self.micro_batch(index, level, edges, &rows[part], scale));
+            // Added in order, so that the sum does not depend on which thread was first.
+            for part in parts {
+                total.add(part?);
             }
         }
         if total.nodes > 0 {
@@ -129,18 +155,17 @@ impl Update<'_> {
         Ok(total)
     }
 
-    /// Adds one micro-batch of nodes of one level.
-    #[allow(clippy::too_many_arguments)]
+    /// One micro-batch of nodes of one level.
     fn micro_batch(
         &self,
-        tracked: &Transformer,
         index: usize,
         level: &StochasticLevel,
         edges: &[f64],
         rows: &[usize],
         scale: f64,
-        total: &mut NodeGradient,
-    ) -> Result<(), TrainError> {
+    ) -> Result<NodeGradient, TrainError> {
+        // A tracked copy of its own: the parameters' values are shared, the tape is not.
+        let tracked = self.network.clone().train();
         let k = level.children_per_node;
         let parents = pick_rows(&level.parents, rows);
         let children_rows: Vec<usize> = rows.iter().flat_map(|row| row * k..(row + 1) * k).collect();
@@ -148,7 +173,7 @@ impl Update<'_> {
         let prompts: Vec<usize> = rows.iter().map(|row| level.prompts[*row]).collect();
 
         let velocity = guided_velocity(
-            tracked,
+            &tracked,
             parents.clone().autodiff(),
             level.timestep,
             self.table,
@@ -162,18 +187,19 @@ impl Update<'_> {
 
         // c_b = dL/dlogp_b of every child, weighted; the host does this in f64.
         let weight = self.objective.edge_weights[level.step] * scale;
+        let (mut loss, mut kl) = (0.0, 0.0);
+        let mut ratios = RatioStatistics::default();
+        let mut worst: Option<WorstRatio> = None;
         let mut factors = Vec::with_capacity(children_rows.len());
         for (row, replayed) in children_rows.iter().zip(&log_probs) {
             let stored = level.log_probs[*row];
             let edge = self.objective.clipped.edge(*replayed, stored, edges[*row]).map_err(|source| {
                 TrainError::Objective { iteration: self.iteration, step: level.step, source }
             })?;
-            total.loss += weight * edge.loss;
-            total.ratios.record(&edge);
-            let distance = edge.log_ratio.exp_m1().abs();
-            if total.worst.is_none_or(|w| distance > w.distance) {
-                total.worst = Some(WorstRatio { distance, level: index, stored, replayed: *replayed });
-            }
+            loss += weight * edge.loss;
+            ratios.record(&edge);
+            let found = WorstRatio { distance: edge.log_ratio.exp_m1().abs(), level: index, stored, replayed: *replayed };
+            worst = Some(worst.map_or(found, |w| w.larger(found)));
             factors.push((weight * edge.derivative) as f32);
         }
         let per_child = level.transition.log_prob_derivative(children, means, kind)?;
@@ -198,20 +224,18 @@ impl Update<'_> {
             let reference_means = level.transition.mean(parents, other);
             let divergence =
                 to_f64(level.transition.divergence(node_means.clone(), reference_means.clone(), Reduction::Mean)?)?;
+            kl = divergence.iter().sum::<f64>();
             // Every one of the node's edges carries the divergence, as it carries its clipped loss.
             let factor = self.objective.kl_beta * weight * k as f64;
-            total.loss += factor * divergence.iter().sum::<f64>();
-            total.kl += divergence.iter().sum::<f64>();
+            loss += factor * kl;
             let slope = level.transition.divergence_derivative(node_means, reference_means, Reduction::Mean)?;
             upstream = upstream + slope * factor;
         }
 
         // The product's derivative in the velocity is `upstream`, so the tape carries it to the parameters.
         let gradients = (velocity * upstream.autodiff()).sum().backward();
-        let part = self.layout.gradients(tracked, &gradients, &total.gradient.device());
-        total.gradient = total.gradient.clone() + part;
-        total.nodes += rows.len();
-        Ok(())
+        let gradient = self.layout.gradients(&tracked, &gradients, &level.parents.device());
+        Ok(NodeGradient { gradient, loss, kl, ratios, worst, nodes: rows.len() })
     }
 
     /// The policy is on its own samples at the first update, so every ratio must be 1 up to rounding.

@@ -180,6 +180,11 @@ fn read_header(path: &Path) -> Result<BTreeMap<String, Entry>, WeightsError> {
 
 /// Names the true format of a file that only pretends to be safetensors.
 fn recognise_other_format(path: &Path, start: &[u8]) -> Result<(), WeightsError> {
+    // The first bytes of a safetensors file are a number and can look like anything; its header opens with a brace.
+    let size = start.first_chunk::<8>().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
+    if size <= MAX_HEADER_BYTES && start.get(HEADER_SIZE_BYTES as usize) == Some(&b'{') {
+        return Ok(());
+    }
     let other = |what, fix| Err(WeightsError::NotSafetensors { path: path.to_owned(), what, fix });
     let text = String::from_utf8_lossy(start).to_lowercase();
     if start.is_empty() {

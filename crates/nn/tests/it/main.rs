@@ -1,2 +1,3 @@
 //! Integration tests of `nn`.
 mod tokenizer;
+mod weights;

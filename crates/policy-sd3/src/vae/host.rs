@@ -321,8 +321,11 @@ impl Block {
 
 /// How many threads to use: what the CPU backend's own thread pool is told, or all processors.
 pub(super) fn threads() -> usize {
-    let told = std::env::var("RAYON_NUM_THREADS").ok().and_then(|count| count.parse().ok());
-    told.filter(|count| *count > 0).unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
+    let told = std::env::var("RAYON_NUM_THREADS")
+        .ok()
+        .and_then(|count| count.parse().ok());
+    told.filter(|count| *count > 0)
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// A tensor's values; on the CPU backend this copies at most.

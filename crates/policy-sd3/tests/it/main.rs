@@ -1,7 +1,9 @@
 //! Integration tests of `policy-sd3`.
+
+mod adapter;
 mod fixture;
-mod text;
-mod transformer;
 mod kernel;
 mod schedule;
+mod text;
+mod transformer;
 mod vae;

@@ -55,7 +55,7 @@ fn transformer_parity_block_by_block() {
 }
 
 /// A seeded network of SD3.5's shape, small; T5-less so that zero tokens occur.
-fn toy(device: &Device) -> (Transformer, TransformerConfig) {
+pub(crate) fn toy(device: &Device) -> (Transformer, TransformerConfig) {
     let config = TransformerConfig {
         in_channels: 4,
         out_channels: None,
@@ -75,7 +75,7 @@ fn toy(device: &Device) -> (Transformer, TransformerConfig) {
     (network, config)
 }
 
-fn ramp<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
+pub(crate) fn ramp<const D: usize>(shape: [usize; D], device: &Device) -> Tensor<D> {
     let count: usize = shape.iter().product();
     let values: Vec<f32> = (0..count).map(|i| ((i * 37 % 101) as f32 / 50.0) - 1.0).collect();
     Tensor::<1>::from_floats(values.as_slice(), device).reshape(shape)
@@ -147,7 +147,7 @@ fn adapter_on_off_and_merged() {
     assert_eq!(run(&lora::detach(&filled)).into_data(), base.into_data());
 }
 
-fn fill_b(network: Transformer, device: &Device) -> Transformer {
+pub(crate) fn fill_b(network: Transformer, device: &Device) -> Transformer {
     use burn::module::{Module, ModuleMapper, Param};
     struct Fill<'a>(&'a Device);
     impl ModuleMapper for Fill<'_> {

@@ -162,32 +162,3 @@ fn unsupported_autoencoders_are_refused_by_key() {
         assert!(why.contains(key), "{key}: {why}");
     }
 }
-
-#[test]
-fn zz_timing() {
-    let device = Device::flex();
-    let vae = Vae::open(Path::new("/work/shared/assets/emoji-sd3/vae"), &device).expect("loads");
-    for batch in [1usize, 4, 27, 64] {
-        let latents = Tensor::<4>::random([batch, 16, 8, 8], Distribution::Normal(0.0, 1.0), &device);
-        for _ in 0..2 {
-            let start = std::time::Instant::now();
-            let out = vae.decode(latents.clone());
-            let data = out.into_data();
-            println!("decode {batch}: {:?} {}", start.elapsed(), data.num_elements());
-        }
-    }
-}
-
-#[test]
-fn zz_differences() {
-    let device = Device::flex();
-    let (vae, fixture) = (open(&device), Fixture::read("sd3_io"));
-    println!("decoded {:e}", largest_difference(vae.decode_raw(fixture.tensor("in.vae.latent", &device)), fixture.values("vae.decoded")));
-    let (mean, lv) = vae.encode(fixture.tensor("in.vae.image", &device));
-    println!("mean {:e} lv {:e}", largest_difference(mean, fixture.values("vae.encoded_mean")), largest_difference(lv, fixture.values("vae.encoded_logvar")));
-    let t: Tensor<5> = fixture.tensor("sampling.latents", &device);
-    let d = vae.decode(t.narrow(0, 10, 1).squeeze_dim(0));
-    println!("sampled {:e}", largest_difference(d.clone(), fixture.values("sampling.decoded")));
-    let p = to_pictures(d).expect("p").remove(0);
-    println!("levels off {}", p.as_raw().iter().zip(fixture.values("sampling.image")).filter(|(a, b)| f32::from(**a) != **b).count());
-}

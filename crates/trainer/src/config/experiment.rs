@@ -6,7 +6,7 @@ use tree_core::{AtEnd, ClippedObjective, Plan, RewardMix, WindowLaw};
 
 use super::error::ConfigError;
 use super::prompts::{PromptFile, read_prompts};
-use super::{ExperimentConfig, LawName};
+use super::{BackupName, ExperimentConfig, LawName};
 use crate::credit::CreditRule;
 use crate::optimiser::OptimiserConfig;
 
@@ -34,6 +34,8 @@ pub struct Experiment {
     pub objective: ClippedObjective,
     /// The optimiser.
     pub optimiser: OptimiserConfig,
+    /// Settings that are there and have no effect, each with the reason.
+    pub idle_settings: Vec<String>,
 }
 
 impl Experiment {
@@ -96,6 +98,7 @@ impl Experiment {
             optimiser,
             train_prompts,
             eval_prompts,
+            idle_settings: idle_settings(&config),
             config,
         };
         // Building the plans of the first and the last start shows impossible trees before a model is loaded.
@@ -143,6 +146,27 @@ impl Experiment {
         toml::to_string_pretty(&config)
             .map_err(|e| ConfigError::Read { path: self.origin.clone(), why: format!("cannot be written out: {e}") })
     }
+}
+
+/// Settings that belong to a choice that was not made. They are told, not refused, so that a law can be changed by an
+/// override without editing the file.
+fn idle_settings(config: &ExperimentConfig) -> Vec<String> {
+    let (tree, credit) = (&config.tree, &config.credit);
+    let law = tree.window_law;
+    let softmax = credit.backup == BackupName::Softmax;
+    [
+        (tree.window_ratio.is_some() && law != LawName::Geometric, "tree.window_ratio", "tree.window_law = \"geometric\""),
+        (tree.window_start.is_some() && law != LawName::Fixed, "tree.window_start", "tree.window_law = \"fixed\""),
+        (tree.window_every.is_some() && law != LawName::Shifting, "tree.window_every", "tree.window_law = \"shifting\""),
+        (tree.window_by.is_some() && law != LawName::Shifting, "tree.window_by", "tree.window_law = \"shifting\""),
+        (tree.window_at_end.is_some() && law != LawName::Shifting, "tree.window_at_end", "tree.window_law = \"shifting\""),
+        (credit.temperature.is_some() && !softmax, "credit.temperature", "credit.backup = \"softmax\""),
+        (credit.log_prob_reduction.is_some() && !softmax, "credit.log_prob_reduction", "credit.backup = \"softmax\""),
+    ]
+    .into_iter()
+    .filter(|(idle, ..)| *idle)
+    .map(|(_, key, needs)| format!("{key} has no effect, because it needs {needs}"))
+    .collect()
 }
 
 /// Parses the text, applies the overrides, and refuses unknown keys with a line or the override at fault.
@@ -332,26 +356,6 @@ impl Check<'_> {
 
     fn window_law(&self) -> Result<WindowLaw, ConfigError> {
         let tree = &self.config.tree;
-        let unused = |key: &'static str, given: bool, law: &str| {
-            self.require(!given, key, || format!("has no effect under tree.window_law = \"{law}\"; remove it"))
-        };
-        let name = match tree.window_law {
-            LawName::Geometric => "geometric",
-            LawName::Shifting => "shifting",
-            LawName::Uniform => "uniform",
-            LawName::Fixed => "fixed",
-        };
-        if tree.window_law != LawName::Geometric {
-            unused("tree.window_ratio", tree.window_ratio.is_some(), name)?;
-        }
-        if tree.window_law != LawName::Fixed {
-            unused("tree.window_start", tree.window_start.is_some(), name)?;
-        }
-        if tree.window_law != LawName::Shifting {
-            unused("tree.window_every", tree.window_every.is_some(), name)?;
-            unused("tree.window_by", tree.window_by.is_some(), name)?;
-            unused("tree.window_at_end", tree.window_at_end.is_some(), name)?;
-        }
         let law = match tree.window_law {
             LawName::Geometric => WindowLaw::Geometric { ratio: tree.window_ratio.unwrap_or(0.5) },
             LawName::Shifting => WindowLaw::Shifting {

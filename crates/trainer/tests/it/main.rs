@@ -1,1 +1,16 @@
 //! Integration tests of `trainer`.
+
+mod config;
+mod evaluate;
+mod fixture;
+mod noise;
+mod optimiser;
+mod parity;
+mod prompts;
+mod rollout;
+mod run;
+mod state;
+mod tensorboard;
+mod toy;
+mod toy_folder;
+mod update;
