@@ -9,7 +9,7 @@ use crate::command;
 /// Train on the shipped small model (configs/emoji.toml)
 #[derive(Args)]
 pub(crate) struct Train {
-    /// Passed on to `treegrpo train`, such as `--out runs/first --set seed=2`; see `cargo xtask train -- --help`
+    /// Passed on to `treegrpo train`, such as `--out runs/first --set train.seed=2`; see `cargo xtask train -- --help`
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }

@@ -113,9 +113,14 @@ impl Generate {
         if self.t5_tokens == 0 || self.micro_batch == 0 {
             bail!("--t5-tokens and --micro-batch must be at least 1");
         }
-        if !self.model.is_dir() {
+        if !self.model.join("model_index.json").is_file() {
+            let state = if self.model.is_dir() {
+                "holds no model_index.json"
+            } else {
+                "there is no such folder"
+            };
             bail!(
-                "--model {}: there is no such folder; name a pipeline folder in diffusers' layout",
+                "--model {}: {state}; name a pipeline folder in diffusers' layout",
                 self.model.display()
             );
         }

@@ -1,6 +1,5 @@
 //! What leaves the program: text, one-line errors, pictures.
 
-use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -85,13 +84,7 @@ pub(crate) fn write_png(path: &Path, picture: &RgbImage) -> Result<()> {
 ///
 /// The file cannot be written.
 pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<()> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let partial = folder_of(path).join(format!(".{name}.{}.part", std::process::id()));
-    let written = fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, path));
-    if written.is_err() {
-        // The first error is the one to tell; the part may not even exist.
-        let _ = fs::remove_file(&partial);
-    }
+    let written = nn::files::write(path, bytes);
     written.with_context(|| format!("{}: could not be written", path.display()))
 }
 

@@ -195,7 +195,7 @@ mod tests {
     #[test]
     fn times_are_rounded_to_what_matters() {
         let shown = |seconds| duration(Some(Duration::from_secs_f64(seconds)));
-        assert_eq!(shown(3.14), "3.1 s");
+        assert_eq!(shown(3.21), "3.2 s");
         assert_eq!(shown(59.9), "59 s");
         assert_eq!(shown(61.0), "1 min 01 s");
         assert_eq!(shown(7260.0), "2 h 01 min");

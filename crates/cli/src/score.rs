@@ -42,10 +42,18 @@ Examples:
   treegrpo score --scorer clip=assets/emoji-sd3/scorer --image cat.png --prompt \"flat icon of a cat\"
   treegrpo score --scorer clip=assets/emoji-sd3/scorer --scorer jpeg --image pictures/ --prompts prompts.txt --json";
 
-/// A picture file with the prompt it is scored against.
-struct Pair {
-    image: PathBuf,
-    prompt: String,
+/// What is scored against what.
+struct Pairs {
+    images: Vec<PathBuf>,
+    /// One for all pictures, or one per picture.
+    prompts: Vec<String>,
+}
+
+impl Pairs {
+    /// The number of a picture's prompt.
+    fn prompt(&self, image: usize) -> usize {
+        if self.prompts.len() == 1 { 0 } else { image }
+    }
 }
 
 impl Score {
@@ -56,13 +64,12 @@ impl Score {
         for (name, spec) in &specs {
             rewards::check(name, spec, &device)?;
         }
-        let opened = pairs.iter().map(|pair| pictures::open(&pair.image));
+        let opened = pairs.images.iter().map(|image| pictures::open(image));
         let opened = opened.collect::<Result<Vec<_>, _>>()?;
 
         let mut rewards = RewardSet::build(&specs, &device)?;
-        let texts: Vec<String> = pairs.iter().map(|pair| pair.prompt.clone()).collect();
-        let reports = rewards.prepare(&texts)?;
-        let numbers: Vec<usize> = (0..pairs.len()).collect();
+        let reports = rewards.prepare(&pairs.prompts)?;
+        let numbers: Vec<usize> = (0..opened.len()).map(|image| pairs.prompt(image)).collect();
         let scores = rewards.score(&opened, &numbers, Purpose::Evaluation)?;
         if self.json {
             let truncated: BTreeMap<&str, usize> = reports
@@ -92,7 +99,7 @@ impl Score {
     }
 
     /// Every picture with its prompt.
-    fn pairs(&self, specs: &BTreeMap<String, RewardSpec>) -> Result<Vec<Pair>> {
+    fn pairs(&self, specs: &BTreeMap<String, RewardSpec>) -> Result<Pairs> {
         let images = list_images(&self.images)?;
         let mut prompts = self.prompts.read()?;
         if prompts.is_empty() {
@@ -102,21 +109,14 @@ impl Score {
             // The other kinds never look at it.
             prompts.push(String::new());
         }
-        if prompts.len() == 1 {
-            prompts = vec![prompts[0].clone(); images.len()];
-        }
-        if prompts.len() != images.len() {
+        if prompts.len() != 1 && prompts.len() != images.len() {
             bail!(
                 "there are {} pictures and {} prompts; give one prompt for all pictures, or one per picture",
                 images.len(),
                 prompts.len()
             );
         }
-        Ok(images
-            .into_iter()
-            .zip(prompts)
-            .map(|(image, prompt)| Pair { image, prompt })
-            .collect())
+        Ok(Pairs { images, prompts })
     }
 }
 
@@ -208,10 +208,10 @@ fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len() as f64
 }
 
-fn as_json(pairs: &[Pair], scores: &[RewardScores], rewards: &RewardSet, truncated: &Value) -> Value {
-    let images = pairs.iter().enumerate().map(|(i, pair)| {
+fn as_json(pairs: &Pairs, scores: &[RewardScores], rewards: &RewardSet, truncated: &Value) -> Value {
+    let images = pairs.images.iter().enumerate().map(|(i, image)| {
         let own: Map<String, Value> = scores.iter().map(|s| (s.name.clone(), json!(s.values[i]))).collect();
-        json!({ "image": pair.image, "prompt": pair.prompt, "scores": own })
+        json!({ "image": image, "prompt": pairs.prompts[pairs.prompt(i)], "scores": own })
     });
     let means: Map<String, Value> = scores
         .iter()
@@ -226,8 +226,8 @@ fn as_json(pairs: &[Pair], scores: &[RewardScores], rewards: &RewardSet, truncat
     })
 }
 
-fn as_table(pairs: &[Pair], scores: &[RewardScores]) -> Result<String> {
-    let names: Vec<String> = pairs.iter().map(|pair| pair.image.display().to_string()).collect();
+fn as_table(pairs: &Pairs, scores: &[RewardScores]) -> Result<String> {
+    let names: Vec<String> = pairs.images.iter().map(|image| image.display().to_string()).collect();
     let first = names.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(5);
     let widths: Vec<usize> = scores.iter().map(|s| s.name.len().max(10)).collect();
     let mut text = format!("{:first$}", "image");
@@ -242,7 +242,7 @@ fn as_table(pairs: &[Pair], scores: &[RewardScores]) -> Result<String> {
         }
         text.push('\n');
     }
-    if pairs.len() > 1 {
+    if names.len() > 1 {
         write!(text, "{:first$}", "mean")?;
         for (reward, width) in scores.iter().zip(&widths) {
             write!(text, "  {:>width$.5}", mean(&reward.values))?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Result, bail};
+use burn::tensor::Device;
 use clap::Args;
 use trainer::config::Experiment;
 use trainer::files::METRICS;
@@ -56,11 +57,9 @@ impl Train {
             .filter(|(_, spec)| spec.eval_only)
             .map(|(name, _)| name.clone());
         let mut progress = Progress::new(config.train.iterations, held_out.collect());
-        progress.say(&format!("run in {}\n", out.display()));
 
         // The bar goes away before an error is told, or it would be left standing above it.
-        let trained = Run::open(experiment, &out, self.resume, &device, &mut progress)
-            .and_then(|mut run| run.train(&mut progress));
+        let trained = train(experiment, &out, self.resume, &device, &mut progress);
         progress.finish();
         trained?;
 
@@ -86,6 +85,12 @@ impl Train {
                 .unwrap_or_else(|| numbered(1))
         };
         match (&self.out, self.resume) {
+            (Some(out), false) if out.exists() && !out.is_dir() => {
+                bail!(
+                    "--out {}: is a file; name a folder, which is made if there is none",
+                    out.display()
+                )
+            }
             (Some(out), false) => Ok(out.clone()),
             (None, false) => Ok(free()),
             (given, true) => {
@@ -97,7 +102,8 @@ impl Train {
                     );
                 };
                 let checkpoint = folder.join("checkpoints").join("last");
-                if !checkpoint.is_dir() {
+                // A run killed in the middle of a save has the previous checkpoint instead, which resuming finds.
+                if !checkpoint.is_dir() && !checkpoint.with_extension("previous").is_dir() {
                     bail!(
                         "--resume: there is no checkpoint {}; name the folder of a run with --out, or leave --resume out \
                          to start one",
@@ -108,6 +114,13 @@ impl Train {
             }
         }
     }
+}
+
+fn train(experiment: Experiment, out: &Path, resume: bool, device: &Device, progress: &mut Progress) -> Result<()> {
+    let mut run = Run::open(experiment, out, resume, device, progress)?;
+    progress.say(&format!("run in {}\n", out.display()));
+    run.train(progress)?;
+    Ok(())
 }
 
 /// What came of the run, and where it is.

@@ -6,6 +6,7 @@
 pub mod activation;
 pub mod attention;
 pub mod clip;
+pub mod files;
 pub mod fused;
 pub mod layers;
 pub mod pixels;

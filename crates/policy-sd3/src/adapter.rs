@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use nn::files;
 use nn::weights::{ParameterKeys, Weights, WeightsError, read_config, transpose};
 use burn::tensor::Device;
 use safetensors::tensor::{Dtype, TensorView};
@@ -171,15 +172,8 @@ pub fn write_safetensors(
     write_file(path, &file)
 }
 
-/// Writes a file beside its target and renames it, so that a reader sees the old one or the new one, never a part.
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
-    let failed = |why: std::io::Error| AdapterError::Write { path: path.to_owned(), why: why.to_string() };
-    let dir = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(dir).map_err(failed)?;
-    std::io::Write::write_all(&mut file, bytes).map_err(failed)?;
-    file.as_file().sync_all().map_err(failed)?;
-    file.persist(path).map_err(|e| failed(e.error))?;
-    Ok(())
+    files::write(path, bytes).map_err(|why| AdapterError::Write { path: path.to_owned(), why: why.to_string() })
 }
 
 /// The settings that both layouts carry. Everything else in them does not change what the tensors mean.

@@ -1,10 +1,12 @@
 //! A whole pipeline folder in the layout of diffusers.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::{Device, Tensor};
 use nn::weights::{ParameterKeys, Weights, WeightsError};
 
+use crate::adapter::StoredTensor;
 use crate::guidance::PromptTable;
 use crate::schedule::SchedulerConfig;
 use crate::text::{TextEncoders, TextError, TextSettings, TruncatedPrompt};
@@ -29,6 +31,8 @@ pub struct Pipeline {
     dir: PathBuf,
 }
 
+/// The transformer's position table. Its values are computed once, so it is stored and never trained.
+const POSITION_TABLE: &str = "pos_embed.pos_embed";
 /// Prompts that go through the text encoders together.
 const TEXT_MICRO_BATCH: usize = 32;
 
@@ -82,6 +86,18 @@ impl Pipeline {
             Weights::open(&dir.join(encoder), "model", device)?;
         }
         Ok(())
+    }
+
+    /// The tensors of the transformer's files that are no parameters: the position table. A whole file holds them too.
+    ///
+    /// # Errors
+    ///
+    /// The file cannot be read.
+    pub fn transformer_constants(&self, device: &Device) -> Result<BTreeMap<String, StoredTensor>, WeightsError> {
+        let weights = Weights::open(&self.dir.join("transformer"), "diffusion_pytorch_model", device)?;
+        let shape = weights.stored_shape(POSITION_TABLE).unwrap_or_default();
+        let values = weights.values(POSITION_TABLE, &shape)?;
+        Ok(BTreeMap::from([(POSITION_TABLE.to_owned(), (shape, values))]))
     }
 
     /// The folder that was opened.

@@ -35,7 +35,8 @@ pub struct EdgeAdvantages {
 }
 
 impl CreditRule {
-    /// The advantages of a rollout's edges. `scores` has one value per leaf and reward.
+    /// The advantages of a rollout's edges. `scores` has one value per leaf and reward; `indices` are the prompts'
+    /// places in their file, one per row of the prompt table.
     ///
     /// # Errors
     ///
@@ -46,11 +47,14 @@ impl CreditRule {
         scores: &[RewardScores],
         running: &mut RunningRewards,
         sampling: &Sampling,
+        indices: &[usize],
     ) -> Result<EdgeAdvantages, TrainError> {
         let forest = &rollout.forest;
         let named: Vec<(&str, &[f64])> =
             scores.iter().filter(|s| !s.eval_only).map(|s| (s.name.as_str(), s.values.as_slice())).collect();
-        let mixed = self.mix.advantages_with(&self.normalisation, &named, &forest.leaf_groups(), running)?;
+        // Statistics that outlive the iteration are kept per prompt of the file, not per place in the iteration.
+        let groups: Vec<usize> = rollout.leaf_prompts.iter().map(|row| indices[*row]).collect();
+        let mixed = self.mix.advantages_with(&self.normalisation, &named, &groups, running)?;
         let dimensions: usize = sampling.shape.iter().product();
         let reduced_by = match sampling.log_prob.reduction {
             Reduction::Mean => 1.0,

@@ -22,21 +22,30 @@ pub struct RunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder of a new run, or opens that of a run to be resumed.
+    /// Names the folder of a new run, or of a run to be resumed. Nothing is written yet.
     ///
     /// # Errors
     ///
-    /// A new run would write into a folder that holds a run, or the folder cannot be made.
+    /// A new run would write into a folder that holds a run.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
         let folder = Self { path: path.to_owned() };
         if !resume && folder.metrics().exists() {
             let why = "holds a run already; resume it with --resume, or name another folder with --out".to_owned();
             return Err(TrainError::File { path: path.to_owned(), why });
         }
-        for dir in [path.to_owned(), path.join("samples"), path.join("checkpoints")] {
-            std::fs::create_dir_all(&dir).map_err(|e| folder.failed(&dir, &e))?;
-        }
         Ok(folder)
+    }
+
+    /// Makes the folder. Called once everything is loaded, so that a failed start leaves nothing behind.
+    ///
+    /// # Errors
+    ///
+    /// The folder cannot be made.
+    pub fn create(&self) -> Result<(), TrainError> {
+        for dir in [self.path.clone(), self.path.join("samples"), self.path.join("checkpoints")] {
+            std::fs::create_dir_all(&dir).map_err(|e| self.failed(&dir, &e))?;
+        }
+        Ok(())
     }
 
     /// The folder.
@@ -64,7 +73,7 @@ impl RunFolder {
     /// The file cannot be written.
     pub fn write_config(&self, toml: &str) -> Result<(), TrainError> {
         let path = self.path.join("config.toml");
-        std::fs::write(&path, toml).map_err(|e| self.failed(&path, &e))
+        nn::files::write(&path, toml.as_bytes()).map_err(|e| self.failed(&path, &e))
     }
 
     /// Appends one object to the metrics.
@@ -96,10 +105,7 @@ impl RunFolder {
             })
             .flat_map(|line| [line, "\n"])
             .collect();
-        let mut file = tempfile::NamedTempFile::new_in(&self.path).map_err(|e| self.failed(&path, &e))?;
-        file.write_all(kept.as_bytes()).map_err(|e| self.failed(&path, &e))?;
-        file.persist(&path).map_err(|e| self.failed(&path, &e.error))?;
-        Ok(())
+        nn::files::write(&path, kept.as_bytes()).map_err(|e| self.failed(&path, &e))
     }
 
     /// Appends an iteration's scalars for TensorBoard.

@@ -5,6 +5,7 @@ use burn::tensor::{Device, Tensor};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::metrics::Observer;
 use crate::parameters::Layout;
 
 /// Settings of the optimiser.
@@ -63,6 +64,22 @@ impl OptimiserState {
         Self { parameters, average, moments: None, steps: 0 }
     }
 
+    /// Makes the average fit a setting that changed between sessions, and says so: one that is not wanted any more is
+    /// dropped, one that is newly wanted begins at the parameters.
+    pub fn keep_average(&mut self, wanted: bool, observer: &mut dyn Observer) {
+        match (wanted, self.average.is_some()) {
+            (true, false) => {
+                observer.note(&format!("the average of the parameters begins at optimiser step {}", self.steps));
+                self.average = Some(self.parameters.clone());
+            }
+            (false, true) => {
+                observer.note("train.ema_decay is off, so the checkpoint's average of the parameters is dropped");
+                self.average = None;
+            }
+            _ => {}
+        }
+    }
+
     /// What evaluation and published adapters use: the average if one is kept.
     #[must_use]
     pub fn published(&self) -> &Tensor<1> {
@@ -118,9 +135,9 @@ impl Optimiser {
         state.moments = moments.map(|m| [m.momentum.moment_1, m.momentum.moment_2]);
         state.steps += 1;
         let change_norm = norm(&(after.clone() - before))?;
-        if let (Some(decay), Some(average)) = (self.average_decay, state.average.take()) {
+        if let (Some(decay), Some(average)) = (self.average_decay, &mut state.average) {
             let decay = warmed_up(decay, state.steps);
-            state.average = Some(average * decay + after.clone() * (1.0 - decay));
+            *average = average.clone() * decay + after.clone() * (1.0 - decay);
         }
         state.parameters = after;
         Ok(StepReport { gradient_norm, change_norm })

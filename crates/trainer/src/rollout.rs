@@ -2,6 +2,7 @@
 //!
 //! Invariant: no operation here runs on a device that tracks gradients.
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use burn::tensor::{Device, Tensor};
@@ -168,12 +169,17 @@ pub fn roll_out(
     let Draw { seed, iteration } = draw;
     let forest = Forest::from_plan(plan, prompts.indices.len())?;
     let roots = forest.level(0);
+    let copies = earlier_copies(prompts.indices);
+    let tree_of = |node: usize| {
+        let tree = forest.tree(node);
+        (copies[tree / plan.roots()] * plan.roots() + tree % plan.roots()) as u32
+    };
     // One initial noise per tree.
     let root_places = roots.clone().map(|node| Place {
         purpose: Purpose::Root,
         iteration,
         prompt: prompts.indices[forest.group(node)] as u64,
-        tree: (node % plan.roots()) as u32,
+        tree: tree_of(node),
         step: 0,
         node: 0,
     });
@@ -193,16 +199,13 @@ pub fn roll_out(
         let transition = sampling.kernel.transition(&sampling.schedule, step, sampling.noise_level)?;
         let children_per_node = plan.children(step);
         let next = forest.level(step + 1);
-        let places = next.clone().map(|node| {
-            let tree = forest.tree(node);
-            Place {
-                purpose: Purpose::Step,
-                iteration,
-                prompt: prompts.indices[forest.group(node)] as u64,
-                tree: (tree % plan.roots()) as u32,
-                step: step as u16,
-                node: ((node - next.start) % plan.width(step + 1)) as u32,
-            }
+        let places = next.clone().map(|node| Place {
+            purpose: Purpose::Step,
+            iteration,
+            prompt: prompts.indices[forest.group(node)] as u64,
+            tree: tree_of(node),
+            step: step as u16,
+            node: ((node - next.start) % plan.width(step + 1)) as u32,
         });
         let noise = noise::normal(seed, places, sampling.shape, device);
         let mean = repeat_rows(transition.mean(latents.clone(), velocity), children_per_node);
@@ -229,6 +232,18 @@ pub fn roll_out(
         latents = children;
     }
     Ok(Rollout { forest, levels, leaves: latents, leaf_prompts: rows, evaluations })
+}
+
+/// For every prompt of an iteration, how often it came before in the same iteration. Its trees are then further trees
+/// of the prompt, with noise of their own.
+fn earlier_copies(indices: &[usize]) -> Vec<usize> {
+    let mut seen: HashMap<usize, usize> = HashMap::new();
+    let count = |index: &usize| {
+        let times = seen.entry(*index).or_default();
+        *times += 1;
+        *times - 1
+    };
+    indices.iter().map(count).collect()
 }
 
 /// Runs independent micro-batches, on the CPU side by side, and returns their results in order.

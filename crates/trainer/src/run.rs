@@ -92,8 +92,12 @@ impl Run {
         if resume {
             (state, parameters) = state::load(&folder.checkpoint("last"), &layout, device)?;
             pipeline.transformer = layout.scatter(pipeline.transformer, &parameters.parameters);
+            parameters.keep_average(config.train.ema_decay.is_some(), observer);
+            state.has_average = parameters.average.is_some();
+            check_same_evaluation(&experiment, &state, &folder)?;
             folder.truncate_metrics(state.iteration)?;
         }
+        folder.create()?;
         folder.write_config(&experiment.resolved()?)?;
 
         let evaluator = experiment
@@ -144,7 +148,7 @@ impl Run {
     pub fn train(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let config = self.experiment.config.clone();
         let total = config.train.iterations;
-        if self.state.iteration == 0 {
+        if self.state.iteration == 0 && self.state.first_evaluation.is_none() {
             self.evaluate(observer)?;
             self.save("last")?;
         }
@@ -202,7 +206,7 @@ impl Run {
 
         // 4. Give every edge its credit.
         let advantages =
-            self.experiment.credit.advantages(&rollout, &scores, &mut self.state.running, &self.sampling)?;
+            self.experiment.credit.advantages(&rollout, &scores, &mut self.state.running, &self.sampling, &indices)?;
 
         // 5. Update.
         observer.stage(iteration, "update");
@@ -462,6 +466,22 @@ impl Run {
     }
 }
 
+/// A run that goes on is compared with its first evaluation, prompt by prompt, so the prompts must be the same.
+fn check_same_evaluation(experiment: &Experiment, state: &RunState, folder: &RunFolder) -> Result<(), TrainError> {
+    let now = experiment.eval_prompts.as_ref().map_or(0, |file| file.prompts.len());
+    let then = state.first_evaluation.as_ref().and_then(|first| first.per_prompt.values().next()).map(Vec::len);
+    match then {
+        Some(then) if then != now && now > 0 => Err(TrainError::File {
+            path: folder.path().to_owned(),
+            why: format!(
+                "was evaluated on {then} prompts, the evaluation file now has {now}; resume with the same file, or \
+                 begin a new run with --out"
+            ),
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// The prompts of an iteration; see [`Run::draw_prompts`].
 #[must_use]
 pub fn draw_prompts(seed: u64, iteration: u64, per_iteration: usize, prompts: usize) -> Vec<usize> {
@@ -522,7 +542,7 @@ fn prepare_training(
         }
         None => {
             pipeline.transformer = pipeline.transformer.clone().unfreeze();
-            Ok(Published::Transformer)
+            Ok(Published::Transformer { constants: pipeline.transformer_constants(device)? })
         }
     }
 }

@@ -19,7 +19,8 @@ use crate::parameters::Layout;
 
 /// Version of the folder's format.
 const FORMAT: u32 = 1;
-const STATE_JSON: &str = "state.json";
+/// TOML, because every finite f64 comes back from it as the same bits.
+const STATE_TOML: &str = "state.toml";
 const STATE_TENSORS: &str = "state.safetensors";
 
 /// The part of the state that is not tensors.
@@ -63,8 +64,11 @@ impl RunState {
 pub enum Published {
     /// As an adapter, in both layouts.
     Adapter(LoraConfig),
-    /// As the transformer's own tensors.
-    Transformer,
+    /// As a whole weight file of the transformer.
+    Transformer {
+        /// What the file holds beside the trained tensors.
+        constants: BTreeMap<String, StoredTensor>,
+    },
 }
 
 /// Writes a checkpoint folder `dir`, replacing one that is there.
@@ -105,9 +109,9 @@ pub fn save(
     }
     let borrowed = tensors.iter().map(|(key, tensor)| (key.clone(), tensor)).collect();
     write_safetensors(&new.join(STATE_TENSORS), &borrowed, HashMap::new())?;
-    let json = serde_json::to_string_pretty(state)
-        .map_err(|e| TrainError::File { path: new.join(STATE_JSON), why: e.to_string() })?;
-    std::fs::write(new.join(STATE_JSON), json).map_err(|e| failed(&new.join(STATE_JSON), e))?;
+    let counters = toml::to_string(state)
+        .map_err(|e| TrainError::File { path: new.join(STATE_TOML), why: e.to_string() })?;
+    std::fs::write(new.join(STATE_TOML), counters).map_err(|e| failed(&new.join(STATE_TOML), e))?;
 
     let ready = to_host(optimiser.published())?;
     let ready = layout.to_stored(&ready);
@@ -121,21 +125,34 @@ pub fn save(
                 adapter::write(&raw_dir, &layout.to_stored(&raw), config, base_model)?;
             }
         }
-        Published::Transformer => {
-            let borrowed = ready.iter().map(|(key, tensor)| (key.clone(), tensor)).collect();
+        Published::Transformer { constants } => {
+            let borrowed = ready.iter().chain(constants).map(|(key, tensor)| (key.clone(), tensor)).collect();
             write_safetensors(&new.join("diffusion_pytorch_model.safetensors"), &borrowed, HashMap::new())?;
         }
     }
 
-    // Renaming over a folder that is not empty is refused, so the old one steps aside first.
-    let old = scratch.path().join("old");
+    // Renaming over a folder that is not empty is refused, so the old one steps aside first. It has a name that `load`
+    // knows, because the process may be killed before the new one is in its place.
+    let old = aside(dir);
     if dir.exists() {
+        if old.exists() {
+            std::fs::remove_dir_all(&old).map_err(|e| failed(&old, e))?;
+        }
         std::fs::rename(dir, &old).map_err(|e| failed(dir, e))?;
     }
     std::fs::rename(&new, dir).map_err(|e| {
         let _ = std::fs::rename(&old, dir);
         failed(dir, e)
-    })
+    })?;
+    if old.exists() {
+        std::fs::remove_dir_all(&old).map_err(|e| failed(&old, e))?;
+    }
+    Ok(())
+}
+
+/// Where the old checkpoint is while a new one takes its place.
+fn aside(dir: &Path) -> PathBuf {
+    dir.with_extension("previous")
 }
 
 /// Reads a checkpoint folder.
@@ -144,23 +161,31 @@ pub fn save(
 ///
 /// A part is missing or does not belong to this network; nothing is replaced by a fresh start.
 pub fn load(dir: &Path, layout: &Layout, device: &Device) -> Result<(RunState, OptimiserState), TrainError> {
-    let json_path = dir.join(STATE_JSON);
+    let old = aside(dir);
+    let dir = if !dir.exists() && old.exists() { &old } else { dir };
+    let toml_path = dir.join(STATE_TOML);
     let wrong = |path: &Path, why: String| TrainError::File { path: path.to_owned(), why };
-    let text = std::fs::read_to_string(&json_path)
-        .map_err(|e| wrong(&json_path, format!("{e}; there is no checkpoint to resume from")))?;
+    let text = std::fs::read_to_string(&toml_path)
+        .map_err(|e| wrong(&toml_path, format!("{e}; there is no checkpoint to resume from")))?;
     let state: RunState =
-        serde_json::from_str(&text).map_err(|e| wrong(&json_path, format!("is not a checkpoint of this version: {e}")))?;
+        toml::from_str(&text).map_err(|e| wrong(&toml_path, format!("is not a checkpoint of this version: {}", e.message())))?;
     if state.format != FORMAT {
-        return Err(wrong(&json_path, format!("has format {}, this version reads {FORMAT}", state.format)));
+        return Err(wrong(&toml_path, format!("has format {}, this version reads {FORMAT}", state.format)));
     }
     let path = dir.join(STATE_TENSORS);
     let mut groups = read_groups(&path)?;
     let mut take = |group: &str| -> Result<Option<burn::tensor::Tensor<1>>, TrainError> {
         groups
             .remove(group)
-            .map(|tensors| layout.from_stored(&tensors).map(|flat| to_device(flat, device)))
+            .map(|tensors| {
+                let flat = layout.from_stored(&tensors).map_err(|why| format!("{why}; was the adapter's rank changed?"))?;
+                match flat.iter().position(|value| !value.is_finite()) {
+                    Some(element) => Err(format!("`{}` is not finite; the file is damaged", layout.name_of(element))),
+                    None => Ok(to_device(flat, device)),
+                }
+            })
             .transpose()
-            .map_err(|why| wrong(&path, format!("{group}: {why}; was the adapter's rank changed?")))
+            .map_err(|why| wrong(&path, format!("{group}: {why}")))
     };
     let missing = |group: &str| wrong(&path, format!("holds no `{group}`; the checkpoint is incomplete"));
     let parameters = take("parameters")?.ok_or_else(|| missing("parameters"))?;

@@ -250,8 +250,7 @@ impl Update<'_> {
         limit: f64,
     ) -> Result<(), TrainError> {
         match gradient.worst {
-            // The negated comparison also catches NaN.
-            Some(worst) if !(worst.distance <= limit) => {
+            Some(worst) if worst.distance > limit || worst.distance.is_nan() => {
                 let level = &rollout.levels[worst.level];
                 Err(TrainError::Ratio {
                     iteration: self.iteration,

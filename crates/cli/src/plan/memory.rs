@@ -14,39 +14,39 @@ use trainer::config::Experiment;
 use tree_core::Plan;
 
 /// Bytes of an f32, the type of everything here.
-const FLOAT: u64 = 4;
+const FLOAT: f64 = 4.0;
 /// Values that a block keeps for its backward pass, per token and in widths of the stream: norms, projections, and the
 /// hidden layer, which is four times as wide.
-const KEPT_PER_TOKEN: u64 = 30;
+const KEPT_PER_TOKEN: f64 = 30.0;
 /// Score matrices that attention keeps for its backward pass, per head.
-const KEPT_SCORES: u64 = 3;
+const KEPT_SCORES: f64 = 3.0;
 /// Feature maps of the finest resolution that the decoder holds at one time.
-const DECODER_MAPS: u64 = 4;
+const DECODER_MAPS: f64 = 4.0;
 
-/// Bytes by what they are for.
+/// Bytes by what they are for, as floats: absurd settings must give absurd numbers and not an overflow.
 pub(crate) struct Memory {
     /// Weights of the model and of the rewards.
-    weights: u64,
+    weights: f64,
     /// Trained parameters with gradient, moments and average.
-    optimiser: u64,
+    optimiser: f64,
     /// Latents and pictures that a rollout leaves for the update.
-    rollout: u64,
-    /// Activations of one micro-batch, in the update or in the decoder, whichever is larger.
-    micro_batch: u64,
+    rollout: f64,
+    /// Activations of the micro-batches under way, in the update or in the decoder, whichever is larger.
+    activations: f64,
 }
 
 impl Memory {
-    fn total(&self) -> u64 {
-        self.weights + self.optimiser + self.rollout + self.micro_batch
+    fn total(&self) -> f64 {
+        self.weights + self.optimiser + self.rollout + self.activations
     }
 
     pub(crate) fn as_json(&self) -> Value {
         json!({
-            "weights_bytes": self.weights,
-            "optimiser_bytes": self.optimiser,
-            "rollout_bytes": self.rollout,
-            "micro_batch_bytes": self.micro_batch,
-            "total_bytes": self.total(),
+            "weights_bytes": self.weights as u64,
+            "optimiser_bytes": self.optimiser as u64,
+            "rollout_bytes": self.rollout as u64,
+            "activations_bytes": self.activations as u64,
+            "total_bytes": self.total() as u64,
         })
     }
 }
@@ -55,12 +55,12 @@ impl fmt::Display for Memory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "about {} (weights {}, optimiser {}, rollout {}, a micro-batch {})",
+            "about {} (weights {}, optimiser {}, rollout {}, activations {})",
             bytes(self.total()),
             bytes(self.weights),
             bytes(self.optimiser),
             bytes(self.rollout),
-            bytes(self.micro_batch)
+            bytes(self.activations)
         )
     }
 }
@@ -73,17 +73,17 @@ pub(crate) fn estimate(experiment: &Experiment, plan: &Plan) -> Option<Memory> {
     let maps = json_at(&model.join("vae/config.json"))?["block_out_channels"]
         .as_array()?
         .clone();
-    let factor = 1_u64 << maps.len().saturating_sub(1).min(16);
-    let finest = maps.first()?.as_u64()?;
+    let factor = f64::from(1_u32 << maps.len().saturating_sub(1).min(16));
+    let finest = maps.first()?.as_f64()?;
 
     let latent_side = config
         .model
         .size
-        .map_or(network.sample_size as u64, |pixels| pixels as u64 / factor);
-    let pixels = (latent_side * factor).pow(2);
-    let latent = network.in_channels as u64 * latent_side.pow(2) * FLOAT;
-    let width = network.width() as u64;
-    let blocks = network.num_layers as u64;
+        .map_or(network.sample_size as f64, |pixels| pixels as f64 / factor);
+    let pixels = (latent_side * factor).powi(2);
+    let latent = network.in_channels as f64 * latent_side.powi(2) * FLOAT;
+    let width = network.width() as f64;
+    let blocks = network.num_layers as f64;
 
     let transformer = parameters(&model.join("transformer"))?;
     let mut weights = transformer;
@@ -94,38 +94,43 @@ pub(crate) fn estimate(experiment: &Experiment, plan: &Plan) -> Option<Memory> {
         }
     }
     for spec in config.rewards.values() {
-        weights += spec.path.as_deref().and_then(parameters).unwrap_or(0);
+        weights += spec.path.as_deref().and_then(parameters).unwrap_or(0.0);
     }
 
     // Eight adapted projections per block, each with two factors.
     let trained = config
         .lora
         .as_ref()
-        .map_or(transformer, |lora| blocks * 8 * 2 * width * lora.rank as u64);
-    let copies = 4 + u64::from(config.train.ema_decay.is_some());
+        .map_or(transformer, |lora| blocks * 16.0 * width * lora.rank as f64);
+    let copies = if config.train.ema_decay.is_some() { 5.0 } else { 4.0 };
 
-    let prompts = config.prompts.per_iteration as u64 * config.tree.roots as u64;
-    let kept = |step: usize| (plan.width(step) + plan.width(step + 1)) as u64;
-    let nodes: u64 = plan.stochastic_steps().map(kept).sum();
-    let pictures = plan.counts_per_tree().leaves as u64 * pixels * 3;
+    let prompts = config.prompts.per_iteration as f64 * config.tree.roots as f64;
+    let kept = |step: usize| (plan.width(step) + plan.width(step + 1)) as f64;
+    let nodes: f64 = plan.stochastic_steps().map(kept).sum();
+    let pictures = plan.counts_per_tree().leaves as f64 * pixels * 3.0;
 
     let text = json_at(&model.join("text_encoder/config.json"))
-        .and_then(|encoder| encoder["max_position_embeddings"].as_u64())
-        .unwrap_or(77);
+        .and_then(|encoder| encoder["max_position_embeddings"].as_f64())
+        .unwrap_or(77.0);
     // Without T5 its tokens are all zero, and the network works on one of them.
     let t5 = config.model.use_t5 && model.join("text_encoder_3").is_dir();
     let tokens =
-        (latent_side / network.patch_size as u64).pow(2) + text + if t5 { config.model.t5_tokens as u64 } else { 1 };
-    let rows = config.train.micro_batch as u64 * if config.sampling.guidance > 1.0 { 2 } else { 1 };
-    let attention = network.num_attention_heads as u64 * tokens.pow(2) * KEPT_SCORES;
+        (latent_side / network.patch_size as f64).powi(2) + text + if t5 { config.model.t5_tokens as f64 } else { 1.0 };
+    let halves = if config.sampling.guidance > 1.0 { 2.0 } else { 1.0 };
+    // On the CPU every thread works on a micro-batch of its own.
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let at_once = config.train.micro_batch as f64 * threads as f64;
+    let rows = halves * at_once.min(prompts * plan.counts_per_tree().training_nodes as f64);
+    let attention = network.num_attention_heads as f64 * tokens.powi(2) * KEPT_SCORES;
     let update = rows * blocks * (tokens * width * KEPT_PER_TOKEN + attention) * FLOAT;
-    let decoder = config.train.micro_batch as u64 * finest * pixels * DECODER_MAPS * FLOAT;
+    let leaves = at_once.min(prompts * plan.counts_per_tree().leaves as f64);
+    let decoder = leaves * finest * pixels * DECODER_MAPS * FLOAT;
 
     Some(Memory {
         weights: weights * FLOAT,
         optimiser: trained * copies * FLOAT,
         rollout: prompts * (nodes * latent + pictures),
-        micro_batch: update.max(decoder),
+        activations: update.max(decoder),
     })
 }
 
@@ -134,8 +139,8 @@ fn json_at(path: &Path) -> Option<Value> {
 }
 
 /// Values in all safetensors files of a folder, counted from the files' headers.
-fn parameters(folder: &Path) -> Option<u64> {
-    let mut count = 0;
+fn parameters(folder: &Path) -> Option<f64> {
+    let mut count = 0.0;
     for entry in folder.read_dir().ok()? {
         let path = entry.ok()?.path();
         if path.extension().is_some_and(|ending| ending == "safetensors") {
@@ -145,7 +150,7 @@ fn parameters(folder: &Path) -> Option<u64> {
     Some(count)
 }
 
-fn parameters_of_file(path: &Path) -> Option<u64> {
+fn parameters_of_file(path: &Path) -> Option<f64> {
     /// No real header is larger; a damaged length must not ask for all memory.
     const LONGEST_HEADER: u64 = 100 << 20;
     let mut file = File::open(path).ok()?;
@@ -164,13 +169,12 @@ fn parameters_of_file(path: &Path) -> Option<u64> {
         .filter_map(|tensor| tensor["shape"].as_array());
     Some(
         shapes
-            .map(|shape| shape.iter().filter_map(Value::as_u64).product::<u64>())
+            .map(|shape| shape.iter().filter_map(Value::as_f64).product::<f64>())
             .sum(),
     )
 }
 
-fn bytes(count: u64) -> String {
-    let count = count as f64;
+fn bytes(count: f64) -> String {
     match count {
         0.0..1e6 => format!("{:.0} kB", count / 1e3),
         1e6..1e9 => format!("{:.0} MB", count / 1e6),

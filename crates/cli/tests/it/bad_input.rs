@@ -144,6 +144,10 @@ fn a_resume_without_a_run_says_so() {
         &["--resume", "elsewhere", "checkpoint"],
     );
     assert!(!folder.path("elsewhere").exists());
+    folder.fail(
+        &["train", "tiny.toml", "--out", "tiny.toml"],
+        &["--out tiny.toml", "name a folder"],
+    );
 }
 
 #[test]
@@ -186,6 +190,8 @@ fn generate_refuses_before_it_loads() {
     );
     let arguments = ["generate", "--model", "absent", "--prompt", "a", "--out", "a.png"];
     folder.fail(&arguments, &["--model absent", "diffusers' layout"]);
+    let arguments = ["generate", "--model", ".", "--prompt", "a", "--out", "a.png"];
+    folder.fail(&arguments, &["--model .", "model_index.json"]);
     assert!(!folder.path("a.png").exists());
 }
 

@@ -71,7 +71,7 @@ fn gate<B: Backend>(x: FloatTensor<B>, linear: f32, cubic: f32) -> FloatTensor<B
 }
 
 #[cfg(feature = "cuda")]
-impl FusedOps for burn::backend::CubeBackend {}
+impl FusedOps for burn::backend::Cuda {}
 #[cfg(feature = "tch")]
 #[allow(deprecated)] // LibTorch is kept for comparison; see docs/decisions/0001.
 impl FusedOps for burn::backend::LibTorch {}

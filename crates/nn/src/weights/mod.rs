@@ -289,7 +289,13 @@ impl Weights {
 ///
 /// The file is missing, is not JSON, or lacks a field.
 pub fn read_config<T: DeserializeOwned>(path: &Path) -> Result<T, WeightsError> {
-    let text = std::fs::read_to_string(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
+    let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
+        std::io::ErrorKind::NotFound => WeightsError::Config {
+            path: PathBuf::from(path),
+            why: "there is no such file; is the path right and the download complete?".into(),
+        },
+        _ => WeightsError::Io { path: path.to_owned(), source },
+    })?;
     serde_json::from_str(&text).map_err(|e| WeightsError::Config { path: PathBuf::from(path), why: e.to_string() })
 }
 

@@ -15,19 +15,30 @@ const STEM: &str = "model";
 type Stored<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
 fn f32_tensor<'a>(name: &'a str, shape: &[usize], values: &[f32]) -> Stored<'a> {
-    (name, Dtype::F32, shape.to_vec(), values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    (
+        name,
+        Dtype::F32,
+        shape.to_vec(),
+        values.iter().flat_map(|v| v.to_le_bytes()).collect(),
+    )
 }
 
 fn safetensors_file(tensors: &[Stored]) -> Vec<u8> {
     let views = tensors.iter().map(|(name, dtype, shape, bytes)| {
-        (*name, TensorView::new(*dtype, shape.clone(), bytes).expect("bytes that fit the shape"))
+        (
+            *name,
+            TensorView::new(*dtype, shape.clone(), bytes).expect("bytes that fit the shape"),
+        )
     });
     safetensors::serialize(views.collect::<HashMap<_, _>>(), None).expect("a safetensors file")
 }
 
 /// The file that most tests damage: a matrix and a vector.
 fn whole_file() -> Vec<u8> {
-    safetensors_file(&[f32_tensor("layer.weight", &[2, 3], &[1., 2., 3., 4., 5., 6.]), f32_tensor("layer.bias", &[2], &[7., 8.])])
+    safetensors_file(&[
+        f32_tensor("layer.weight", &[2, 3], &[1., 2., 3., 4., 5., 6.]),
+        f32_tensor("layer.bias", &[2], &[7., 8.]),
+    ])
 }
 
 /// A folder that holds these files.
@@ -70,7 +81,10 @@ fn check_file_refused(bytes: &[u8], expected: &[&str]) {
 #[test]
 fn whole_file_is_read() {
     let dir = folder(&[("model.safetensors", &whole_file())]);
-    assert_eq!(read_all(dir.path()).expect("whole weights"), [1., 2., 3., 4., 5., 6., 7., 8.]);
+    assert_eq!(
+        read_all(dir.path()).expect("whole weights"),
+        [1., 2., 3., 4., 5., 6., 7., 8.]
+    );
 }
 
 /// A download that broke off, or bytes after the end, are seen from the header without reading a weight.
@@ -87,11 +101,17 @@ fn truncated_and_extended_files_are_refused() {
 #[test]
 fn other_formats_are_named() {
     check_file_refused(b"", &["an empty file", "download it again"]);
-    check_file_refused(b"<!DOCTYPE html><html><body>Sign in</body></html>", &["an HTML page", "login"]);
+    check_file_refused(
+        b"<!DOCTYPE html><html><body>Sign in</body></html>",
+        &["an HTML page", "login"],
+    );
     check_file_refused(b"\n <html lang=\"en\">", &["an HTML page"]);
     let pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 12345\n";
     check_file_refused(pointer, &["a Git LFS pointer", "git lfs pull"]);
-    check_file_refused(b"PK\x03\x04\x14\0\0\0\0\0archive/data.pkl", &["a PyTorch zip archive", "safetensors"]);
+    check_file_refused(
+        b"PK\x03\x04\x14\0\0\0\0\0archive/data.pkl",
+        &["a PyTorch zip archive", "safetensors"],
+    );
     check_file_refused(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", &["an old PyTorch pickle"]);
     check_file_refused(br#"{"metadata": {"total_size": 12}}"#, &["a JSON file"]);
     check_file_refused(&[0xA5; 100], &["its header claims"]);
@@ -143,13 +163,23 @@ fn keys_and_shapes_are_strict() {
         f32_tensor("other", &[1], &[0.0]),
     ]);
     let dir = folder(&[("model.safetensors", &extra)]);
-    check_refused(&dir, &["2 tensor(s) are not used", "first `layer.biases`", "nearest: `layer.bias`"]);
+    check_refused(
+        &dir,
+        &[
+            "2 tensor(s) are not used",
+            "first `layer.biases`",
+            "nearest: `layer.bias`",
+        ],
+    );
 }
 
 /// A tensor that is known and not needed may be left over; only that one.
 #[test]
 fn ignored_tensors_may_be_left_over() {
-    let file = safetensors_file(&[f32_tensor("used", &[1], &[1.0]), ("position_ids", Dtype::I64, vec![1], vec![0; 8])]);
+    let file = safetensors_file(&[
+        f32_tensor("used", &[1], &[1.0]),
+        ("position_ids", Dtype::I64, vec![1], vec![0; 8]),
+    ]);
     let dir = folder(&[("model.safetensors", &file)]);
     let weights = Weights::open(dir.path(), STEM, &Device::flex()).expect("whole weights");
     weights.values("used", &[1]).expect("the tensor");
@@ -165,7 +195,10 @@ fn non_finite_values_are_refused() {
             f32_tensor("layer.weight", &[2, 3], &[0.0; 6]),
             f32_tensor("layer.bias", &[2], &[0.0, bad]),
         ]);
-        check_file_refused(&file, &["tensor `layer.bias` holds a non-finite value at element 1", "damaged"]);
+        check_file_refused(
+            &file,
+            &["tensor `layer.bias` holds a non-finite value at element 1", "damaged"],
+        );
     }
 }
 
@@ -186,19 +219,31 @@ fn half_types_widen_exactly() {
     let by_definition = |bits: u16, mantissa_bits: i32, bias: i32| -> f64 {
         let exponent = i32::from((bits & 0x7fff) >> mantissa_bits);
         let mantissa = f64::from(bits & ((1 << mantissa_bits) - 1)) / f64::from(1 << mantissa_bits);
-        let magnitude =
-            if exponent == 0 { mantissa * 2f64.powi(1 - bias) } else { (1.0 + mantissa) * 2f64.powi(exponent - bias) };
+        let magnitude = if exponent == 0 {
+            mantissa * 2f64.powi(1 - bias)
+        } else {
+            (1.0 + mantissa) * 2f64.powi(exponent - bias)
+        };
         if bits & 0x8000 == 0 { magnitude } else { -magnitude }
     };
     for (dtype, mantissa_bits, bias) in [(Dtype::F16, 10, 15), (Dtype::BF16, 7, 127)] {
         let largest_exponent = 0x7fffu16 >> mantissa_bits;
-        let patterns: Vec<u16> = (0..=u16::MAX).filter(|b| (b & 0x7fff) >> mantissa_bits != largest_exponent).collect();
+        let patterns: Vec<u16> = (0..=u16::MAX)
+            .filter(|b| (b & 0x7fff) >> mantissa_bits != largest_exponent)
+            .collect();
         let bytes = patterns.iter().flat_map(|b| b.to_le_bytes()).collect();
-        let dir = folder(&[("model.safetensors", &safetensors_file(&[("x", dtype, vec![patterns.len()], bytes)]))]);
+        let dir = folder(&[(
+            "model.safetensors",
+            &safetensors_file(&[("x", dtype, vec![patterns.len()], bytes)]),
+        )]);
         let weights = Weights::open(dir.path(), STEM, &Device::flex()).expect("whole weights");
         let values = weights.values("x", &[patterns.len()]).expect("finite values");
         for (bits, value) in patterns.iter().zip(values) {
-            assert_eq!(f64::from(value), by_definition(*bits, mantissa_bits, bias), "{dtype:?} {bits:#06x}");
+            assert_eq!(
+                f64::from(value),
+                by_definition(*bits, mantissa_bits, bias),
+                "{dtype:?} {bits:#06x}"
+            );
         }
     }
 }
@@ -207,7 +252,10 @@ fn half_types_widen_exactly() {
 #[test]
 fn f32_is_read_bit_for_bit() {
     let values = [0.0, -0.0, f32::MIN_POSITIVE / 8.0, f32::MAX, -1.000_000_1];
-    let dir = folder(&[("model.safetensors", &safetensors_file(&[f32_tensor("x", &[5], &values)]))]);
+    let dir = folder(&[(
+        "model.safetensors",
+        &safetensors_file(&[f32_tensor("x", &[5], &values)]),
+    )]);
     let weights = Weights::open(dir.path(), STEM, &Device::flex()).expect("whole weights");
     let read = weights.values("x", &[5]).expect("finite values");
     assert_eq!(read.map_bits(), values.map_bits());
@@ -228,7 +276,9 @@ const INDEX: &str = "model.safetensors.index.json";
 
 fn index(map: &[(&str, &str)]) -> Vec<u8> {
     let map: HashMap<&str, &str> = map.iter().copied().collect();
-    serde_json::json!({"metadata": {"total_size": 32}, "weight_map": map}).to_string().into_bytes()
+    serde_json::json!({"metadata": {"total_size": 32}, "weight_map": map})
+        .to_string()
+        .into_bytes()
 }
 
 fn shards() -> [Vec<u8>; 2] {
@@ -244,8 +294,15 @@ const RIGHT_MAP: [(&str, &str); 2] = [("layer.weight", "a.safetensors"), ("layer
 #[test]
 fn shards_are_read() {
     let [a, b] = shards();
-    let dir = folder(&[(INDEX, &index(&RIGHT_MAP)), ("a.safetensors", &a), ("b.safetensors", &b)]);
-    assert_eq!(read_all(dir.path()).expect("whole shards"), [1., 2., 3., 4., 5., 6., 7., 8.]);
+    let dir = folder(&[
+        (INDEX, &index(&RIGHT_MAP)),
+        ("a.safetensors", &a),
+        ("b.safetensors", &b),
+    ]);
+    assert_eq!(
+        read_all(dir.path()).expect("whole shards"),
+        [1., 2., 3., 4., 5., 6., 7., 8.]
+    );
 }
 
 /// A shard that is missing or damaged, and an index that is older than its shards, are named.
@@ -253,12 +310,22 @@ fn shards_are_read() {
 fn shards_and_index_must_agree() {
     let [a, b] = shards();
     let map = index(&RIGHT_MAP);
-    check_refused(&folder(&[(INDEX, &map), ("a.safetensors", &a)]), &[INDEX, "b.safetensors", "not there", "incomplete"]);
+    check_refused(
+        &folder(&[(INDEX, &map), ("a.safetensors", &a)]),
+        &[INDEX, "b.safetensors", "not there", "incomplete"],
+    );
     let short = &b[..b.len() - 1];
     let damaged = folder(&[(INDEX, &map), ("a.safetensors", &a), ("b.safetensors", short)]);
     check_refused(&damaged, &["b.safetensors", "truncated"]);
     let stale = folder(&[(INDEX, &map), ("a.safetensors", &a), ("b.safetensors", &a)]);
-    check_refused(&stale, &[INDEX, "`layer.bias` is in b.safetensors, but it is not", "different downloads"]);
+    check_refused(
+        &stale,
+        &[
+            INDEX,
+            "`layer.bias` is in b.safetensors, but it is not",
+            "different downloads",
+        ],
+    );
     let short_map = index(&RIGHT_MAP[..1]);
     let both = safetensors_file(&[
         f32_tensor("layer.weight", &[2, 3], &[0.0; 6]),
@@ -268,7 +335,10 @@ fn shards_and_index_must_agree() {
     check_refused(&unlisted, &[INDEX, "does not list `layer.bias`", "a.safetensors"]);
     check_refused(&folder(&[(INDEX, b"<html>")]), &[INDEX, "not a shard index"]);
     let escape = index(&[("layer.weight", "../a.safetensors")]);
-    check_refused(&folder(&[(INDEX, &escape)]), &[INDEX, "`../a.safetensors`", "not a plain file name"]);
+    check_refused(
+        &folder(&[(INDEX, &escape)]),
+        &[INDEX, "`../a.safetensors`", "not a plain file name"],
+    );
 }
 
 /// A folder without weights says what it holds instead; a path that is no folder says so.
@@ -278,7 +348,10 @@ fn missing_files_are_named() {
     check_refused(&dir, &["no model.safetensors", "found pytorch_model.bin"]);
     let gone = dir.path().join("nowhere");
     let message = read_all(&gone).expect_err("no folder").to_string();
-    assert!(message.contains("nowhere") && message.contains("there is no such folder"), "{message}");
+    assert!(
+        message.contains("nowhere") && message.contains("there is no such folder"),
+        "{message}"
+    );
 }
 
 /// Seeded weights depend on seed and key, not on the order of the questions; blank ones list what was asked.
@@ -286,14 +359,23 @@ fn missing_files_are_named() {
 fn invented_weights_depend_on_their_key_only() {
     let device = Device::flex();
     let (one, other) = (Weights::seeded(1, 1.0, &device), Weights::seeded(1, 1.0, &device));
-    let (a, b) = (one.values("a", &[2, 2]).expect("invented"), one.values("b", &[2, 2]).expect("invented"));
+    let (a, b) = (
+        one.values("a", &[2, 2]).expect("invented"),
+        one.values("b", &[2, 2]).expect("invented"),
+    );
     assert_eq!(other.values("b", &[2, 2]).expect("invented"), b);
     assert_eq!(other.values("a", &[2, 2]).expect("invented"), a);
     assert_ne!(a, b);
-    assert_ne!(Weights::seeded(2, 1.0, &device).values("a", &[2, 2]).expect("invented"), a);
+    assert_ne!(
+        Weights::seeded(2, 1.0, &device).values("a", &[2, 2]).expect("invented"),
+        a
+    );
     let blank = Weights::blank(&device);
     blank.scope("x").transposed("weight", &[3, 2]).expect("blank");
-    assert_eq!(blank.asked().into_iter().collect::<Vec<_>>(), [("x.weight".to_owned(), vec![3, 2])]);
+    assert_eq!(
+        blank.asked().into_iter().collect::<Vec<_>>(),
+        [("x.weight".to_owned(), vec![3, 2])]
+    );
 }
 
 /// `[[1, 2, 3], [4, 5, 6]]` turned is `[[1, 4], [2, 5], [3, 6]]`, and turning twice changes nothing.

@@ -16,7 +16,11 @@ use tempfile::TempDir;
 use crate::fixture::{Fixture, root};
 use crate::transformer::{fill_b, ramp, toy};
 
-const CONFIG: LoraConfig = LoraConfig { rank: 3, alpha: 6.0, init: LoraInit::Gaussian };
+const CONFIG: LoraConfig = LoraConfig {
+    rank: 3,
+    alpha: 6.0,
+    init: LoraInit::Gaussian,
+};
 
 /// A toy network whose adapter acts.
 fn adapted(device: &Device) -> Transformer {
@@ -33,14 +37,21 @@ fn stored(network: &Transformer) -> BTreeMap<String, StoredTensor> {
         for (letter, factor) in [("A", &factors.a), ("B", &factors.b)] {
             let [inner, outer] = factor.dims();
             let values: Vec<f32> = factor.val().into_data().try_to_vec().expect("f32 data");
-            tensors.insert(format!("{name}.lora_{letter}.weight"), (vec![outer, inner], transpose(&values, inner)));
+            tensors.insert(
+                format!("{name}.lora_{letter}.weight"),
+                (vec![outer, inner], transpose(&values, inner)),
+            );
         }
     }
     tensors
 }
 
 fn velocity(network: &Transformer, device: &Device) -> Vec<f32> {
-    let conditioning = Conditioning { sequence: ramp([1, 5, 12], device), pooled: ramp([1, 10], device), zero_tokens: 3 };
+    let conditioning = Conditioning {
+        sequence: ramp([1, 5, 12], device),
+        pooled: ramp([1, 10], device),
+        zero_tokens: 3,
+    };
     let out: Tensor<4> = network.forward(ramp([2, 4, 8, 8], device), &[400.0], &conditioning, &[0, 0]);
     out.into_data().try_to_vec().expect("f32 data")
 }
@@ -111,7 +122,11 @@ fn f32_tensors(path: &Path) -> BTreeMap<String, StoredTensor> {
     let bytes = std::fs::read(path).expect("the file");
     let file = SafeTensors::deserialize(&bytes).expect("a safetensors file");
     let tensors = file.tensors().into_iter().map(|(key, view)| {
-        let values = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+        let values = view
+            .data()
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect();
         (key, (view.shape().to_vec(), values))
     });
     tensors.collect()
@@ -133,7 +148,10 @@ fn adapter_parity_of_names_and_values() {
         adapter::write(dir.path(), &stored(&network), &config, "sd3").expect("a written adapter");
         for (reference, name) in [("lora_peft", PEFT_WEIGHTS), ("lora_diffusers", DIFFUSERS_WEIGHTS)] {
             let expected = f32_tensors(&root().join(reference).join(name));
-            assert!(f32_tensors(&dir.path().join(name)) == expected, "{folder} written as {name} differs");
+            assert!(
+                f32_tensors(&dir.path().join(name)) == expected,
+                "{folder} written as {name} differs"
+            );
         }
     }
 }
@@ -159,15 +177,14 @@ fn reconfigure(dir: &Path, change: impl FnOnce(&mut Value)) {
 }
 
 /// Writes the weights of one layout anew, with changed tensors and header entries.
-fn rewrite(
-    path: &Path,
-    change: impl FnOnce(&mut BTreeMap<String, StoredTensor>),
-    settings: Option<Value>,
-) {
+fn rewrite(path: &Path, change: impl FnOnce(&mut BTreeMap<String, StoredTensor>), settings: Option<Value>) {
     let mut tensors = f32_tensors(path);
     change(&mut tensors);
     let borrowed = tensors.iter().map(|(key, tensor)| (key.clone(), tensor)).collect();
-    let header = settings.map(|s| ("lora_adapter_metadata".to_owned(), s.to_string())).into_iter().collect();
+    let header = settings
+        .map(|s| ("lora_adapter_metadata".to_owned(), s.to_string()))
+        .into_iter()
+        .collect();
     write_safetensors(path, &borrowed, header).expect("written");
 }
 
@@ -178,14 +195,35 @@ fn peft_settings_are_checked() {
         only_diffusers(dir);
         std::fs::remove_file(dir.join(DIFFUSERS_WEIGHTS)).expect("removed");
     };
-    check_refused(absent, &["holds neither adapter_model.safetensors nor pytorch_lora_weights.safetensors"]);
-    check_refused(|dir| std::fs::remove_file(dir.join(PEFT_CONFIG)).expect("removed"), &[PEFT_CONFIG]);
-    check_refused(|dir| std::fs::write(dir.join(PEFT_CONFIG), "{").expect("written"), &[PEFT_CONFIG]);
-    check_refused(|dir| reconfigure(dir, |c| drop(c.as_object_mut().map(|c| c.remove("r")))), &[PEFT_CONFIG, "`r`"]);
+    check_refused(
+        absent,
+        &["holds neither adapter_model.safetensors nor pytorch_lora_weights.safetensors"],
+    );
+    check_refused(
+        |dir| std::fs::remove_file(dir.join(PEFT_CONFIG)).expect("removed"),
+        &[PEFT_CONFIG],
+    );
+    check_refused(
+        |dir| std::fs::write(dir.join(PEFT_CONFIG), "{").expect("written"),
+        &[PEFT_CONFIG],
+    );
+    check_refused(
+        |dir| reconfigure(dir, |c| drop(c.as_object_mut().map(|c| c.remove("r")))),
+        &[PEFT_CONFIG, "`r`"],
+    );
     check_refused(|dir| reconfigure(dir, |c| c["r"] = 0.into()), &[PEFT_CONFIG, "r is 0"]);
-    check_refused(|dir| reconfigure(dir, |c| c["lora_alpha"] = 0.into()), &[PEFT_CONFIG, "lora_alpha"]);
-    check_refused(|dir| reconfigure(dir, |c| c["use_dora"] = true.into()), &[PEFT_CONFIG, "use_dora"]);
-    check_refused(|dir| reconfigure(dir, |c| c["use_rslora"] = true.into()), &[PEFT_CONFIG, "use_rslora"]);
+    check_refused(
+        |dir| reconfigure(dir, |c| c["lora_alpha"] = 0.into()),
+        &[PEFT_CONFIG, "lora_alpha"],
+    );
+    check_refused(
+        |dir| reconfigure(dir, |c| c["use_dora"] = true.into()),
+        &[PEFT_CONFIG, "use_dora"],
+    );
+    check_refused(
+        |dir| reconfigure(dir, |c| c["use_rslora"] = true.into()),
+        &[PEFT_CONFIG, "use_rslora"],
+    );
     let pattern = |dir: &Path| reconfigure(dir, |c| c["alpha_pattern"] = serde_json::json!({"to_q": 2}));
     check_refused(pattern, &[PEFT_CONFIG, "alpha_pattern"]);
 }
@@ -222,7 +260,10 @@ fn diffusers_settings_are_checked() {
 #[test]
 fn adapter_tensors_are_strict() {
     let check = |change: &dyn Fn(&mut BTreeMap<String, StoredTensor>), expected: &[&str]| {
-        check_refused(|dir| rewrite(&dir.join(PEFT_WEIGHTS), change, None), &[expected, &[PEFT_WEIGHTS]].concat());
+        check_refused(
+            |dir| rewrite(&dir.join(PEFT_WEIGHTS), change, None),
+            &[expected, &[PEFT_WEIGHTS]].concat(),
+        );
     };
     let key = "base_model.model.transformer_blocks.1.attn.to_k.lora_B.weight";
     check(
@@ -235,9 +276,18 @@ fn adapter_tensors_are_strict() {
         &["is missing", "nearest: `unet."],
     );
     check(&|tensors| drop(tensors.remove(key)), &[key, "is missing"]);
-    check(&|tensors| drop(tensors.insert("extra".into(), (vec![1], vec![0.0]))), &["not used", "`extra`"]);
-    check(&|tensors| tensors.get_mut(key).expect("a factor").1[7] = f32::NAN, &[key, "non-finite", "element 7"]);
-    check_refused(|dir| reconfigure(dir, |c| c["r"] = 4.into()), &[PEFT_WEIGHTS, "has shape [3, 16]", "asks for [4, 16]"]);
+    check(
+        &|tensors| drop(tensors.insert("extra".into(), (vec![1], vec![0.0]))),
+        &["not used", "`extra`"],
+    );
+    check(
+        &|tensors| tensors.get_mut(key).expect("a factor").1[7] = f32::NAN,
+        &[key, "non-finite", "element 7"],
+    );
+    check_refused(
+        |dir| reconfigure(dir, |c| c["r"] = 4.into()),
+        &[PEFT_WEIGHTS, "has shape [3, 16]", "asks for [4, 16]"],
+    );
     let cut = |dir: &Path| {
         let path = dir.join(PEFT_WEIGHTS);
         let bytes = std::fs::read(&path).expect("the file");

@@ -51,11 +51,6 @@ impl Fixture {
         let (shape, values) = self.tensors.get(key).unwrap_or_else(|| panic!("the fixture has no tensor {key}"));
         Tensor::from_data(TensorData::new(values.clone(), shape.clone()), device)
     }
-
-    /// Every tensor's key.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &String> {
-        self.tensors.keys()
-    }
 }
 
 /// Largest absolute difference between a tensor and reference values; the element counts must agree.

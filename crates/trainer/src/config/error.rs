@@ -37,7 +37,7 @@ pub enum ConfigError {
         /// The file.
         path: PathBuf,
         /// The key, dotted.
-        key: &'static str,
+        key: String,
         /// What is wrong and what to do.
         why: String,
     },
@@ -54,4 +54,7 @@ pub enum ConfigError {
     /// A reward is badly configured.
     #[error(transparent)]
     Reward(#[from] rewards::RewardError),
+    /// A configuration file of the model is missing or malformed.
+    #[error(transparent)]
+    Model(#[from] nn::weights::WeightsError),
 }

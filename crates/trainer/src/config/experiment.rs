@@ -2,6 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use nn::weights::read_config;
+use policy_sd3::transformer::TransformerConfig;
+use policy_sd3::vae::VaeConfig;
 use tree_core::{AtEnd, ClippedObjective, Plan, RewardMix, WindowLaw};
 
 use super::error::ConfigError;
@@ -62,6 +65,7 @@ impl Experiment {
     pub fn new(config: ExperimentConfig, origin: &Path) -> Result<Self, ConfigError> {
         let check = Check { config: &config, origin };
         check.model()?;
+        check.rewards()?;
         check.sampling()?;
         check.training()?;
         check.evaluation()?;
@@ -123,7 +127,7 @@ impl Experiment {
         let tree = &self.config.tree;
         let stochastic: Vec<usize> = (start..start + tree.window).collect();
         Plan::windowed(self.config.sampling.steps, &stochastic, tree.children, tree.roots).map_err(|e| {
-            ConfigError::Value { path: self.origin.clone(), key: "tree", why: e.to_string() }
+            ConfigError::Value { path: self.origin.clone(), key: "tree".into(), why: e.to_string() }
         })
     }
 
@@ -211,7 +215,10 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
             return Err(wrong(one_line(e.message())));
         }
     }
-    table.try_into().map_err(syntax)
+    table.try_into().map_err(|e| {
+        // The table has lost the lines. No override is at fault, so the text has the same mistake, and its line.
+        syntax(toml::from_str::<ExperimentConfig>(text).err().unwrap_or(e))
+    })
 }
 
 /// A message without line breaks, with a hint where a known name is near.
@@ -241,8 +248,8 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn value(&self, key: &'static str, why: impl Into<String>) -> ConfigError {
-        ConfigError::Value { path: self.origin.to_owned(), key, why: why.into() }
+    fn value(&self, key: impl Into<String>, why: impl Into<String>) -> ConfigError {
+        ConfigError::Value { path: self.origin.to_owned(), key: key.into(), why: why.into() }
     }
 
     fn require(&self, holds: bool, key: &'static str, why: impl FnOnce() -> String) -> Result<(), ConfigError> {
@@ -260,11 +267,49 @@ impl Check<'_> {
             format!("{} holds no model_index.json; name a pipeline folder in diffusers' layout", shown.display())
         })?;
         self.require(model.t5_tokens > 0, "model.t5_tokens", || "is 0; use at least 1 (diffusers' default is 256)".into())?;
+        self.size()?;
         if let Some(lora) = &self.config.lora {
+            if let Some(path) = &lora.path {
+                let files = [policy_sd3::adapter::PEFT_WEIGHTS, policy_sd3::adapter::DIFFUSERS_WEIGHTS];
+                self.require(files.iter().any(|file| path.join(file).is_file()), "lora.path", || {
+                    format!("{} holds neither {} nor {}; name the folder of an adapter", path.display(), files[0], files[1])
+                })?;
+            }
             self.require(lora.rank > 0, "lora.rank", || "is 0; use at least 1, or leave out [lora] to train all weights".into())?;
             self.require(lora.alpha.is_finite() && lora.alpha > 0.0, "lora.alpha", || {
                 format!("is {}; use a positive number (twice the rank is common)", lora.alpha)
             })?;
+        }
+        Ok(())
+    }
+
+    /// Whether the model can draw pictures of the size that is asked for. Its configuration files tell.
+    fn size(&self) -> Result<(), ConfigError> {
+        let Some(size) = self.config.model.size else { return Ok(()) };
+        let dir = &self.config.model.path;
+        let transformer = TransformerConfig::read(&dir.join("transformer"))?;
+        let factor = read_config::<VaeConfig>(&dir.join("vae").join("config.json"))?.spatial_factor();
+        let grain = factor * transformer.patch_size;
+        let largest = transformer.pos_embed_max_size * grain;
+        self.require(size > 0 && size.is_multiple_of(grain) && size <= largest, "model.size", || {
+            format!("is {size}; this model draws pictures whose side is a multiple of {grain}, at most {largest}")
+        })
+    }
+
+    /// Whether every reward has what its kind needs.
+    fn rewards(&self) -> Result<(), ConfigError> {
+        for (name, spec) in &self.config.rewards {
+            let key = format!("rewards.{name}.path");
+            let refuse = |why: String| Err(self.value(key.clone(), why));
+            match (&spec.path, spec.kind.needs_path()) {
+                (None, true) => return refuse(format!("is missing; the kind {} needs a model's folder", spec.kind)),
+                (Some(_), false) => return refuse(format!("has no meaning for the kind {}; remove it", spec.kind)),
+                (Some(path), true) if !path.join("config.json").is_file() => {
+                    let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                    return refuse(format!("{} holds no config.json; name a CLIPModel folder", shown.display()));
+                }
+                _ => {}
+            }
         }
         Ok(())
     }

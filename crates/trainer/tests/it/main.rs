@@ -1,6 +1,7 @@
 //! Integration tests of `trainer`.
 
 mod config;
+mod credit;
 mod evaluate;
 mod fixture;
 mod noise;

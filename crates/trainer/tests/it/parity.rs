@@ -41,16 +41,26 @@ impl Reference {
         let device = Device::flex();
         let fixture = Fixture::read("lora_grad");
         let nodes = list(&fixture.inputs["nodes"]).to_vec();
-        let rows = |name: &str| (0..nodes.len()).map(move |n| format!("in.node{n}.{name}"));
-        let sequence = rows("embeds").chain(["in.neg_embeds".into()]).map(|key| fixture.tensor(&key, &device)).collect();
-        let pooled = rows("pooled").chain(["in.neg_pooled".into()]).map(|key| fixture.tensor(&key, &device)).collect();
+        let rows = |name: &'static str| (0..nodes.len()).map(move |n| format!("in.node{n}.{name}"));
+        let sequence = rows("embeds")
+            .chain(["in.neg_embeds".into()])
+            .map(|key| fixture.tensor(&key, &device))
+            .collect();
+        let pooled = rows("pooled")
+            .chain(["in.neg_pooled".into()])
+            .map(|key| fixture.tensor(&key, &device))
+            .collect();
         let table = PromptTable::new(&PromptEmbeddings {
             sequence: Tensor::cat(sequence, 0),
             pooled: Tensor::cat(pooled, 0),
             zero_tokens: 0,
             truncated: Vec::new(),
         });
-        let steps = nodes.iter().map(|node| index(&node["step"]) + 1).max().expect("at least one node");
+        let steps = nodes
+            .iter()
+            .map(|node| index(&node["step"]) + 1)
+            .max()
+            .expect("at least one node");
         let [_, channels, height, width] = fixture.tensor::<4>("in.node0.x", &device).dims();
         let inputs = &fixture.inputs;
         let clipped = ClippedObjective::new(number(&inputs["clip_eps"]), number(&inputs["adv_clip"]));
@@ -64,9 +74,19 @@ impl Reference {
             shape: [channels, height, width],
             micro_batch: 1,
         };
-        let objective =
-            Objective { clipped: clipped.expect("an objective"), edge_weights: vec![1.0; steps], kl_beta: 0.0 };
-        Self { nodes, table, sampling, objective, fixture, device }
+        let objective = Objective {
+            clipped: clipped.expect("an objective"),
+            edge_weights: vec![1.0; steps],
+            kl_beta: 0.0,
+        };
+        Self {
+            nodes,
+            table,
+            sampling,
+            objective,
+            fixture,
+            device,
+        }
     }
 
     fn network(&self, adapter_folder: Option<&str>) -> (Transformer, ParameterKeys) {
@@ -92,9 +112,19 @@ impl Reference {
     fn transition(&self, node: usize) -> Transition {
         let node = &self.nodes[node];
         let sigma = number(&node["sigma"]);
-        let sigma_below_one = if sigma == 1.0 { number(&self.fixture.inputs["sigma_second"]) } else { sigma };
-        let levels = FlowStep { sigma, sigma_next: number(&node["sigma_next"]), sigma_below_one };
-        Kernel::FlowSde.coefficients(levels, self.sampling.noise_level).expect("coefficients")
+        let sigma_below_one = if sigma == 1.0 {
+            number(&self.fixture.inputs["sigma_second"])
+        } else {
+            sigma
+        };
+        let levels = FlowStep {
+            sigma,
+            sigma_next: number(&node["sigma_next"]),
+            sigma_below_one,
+        };
+        Kernel::FlowSde
+            .coefficients(levels, self.sampling.noise_level)
+            .expect("coefficients")
     }
 
     /// The nodes as one tree each, every node a level of its own, because they lie at different noise levels.
@@ -120,7 +150,13 @@ impl Reference {
             }
         });
         let levels = levels.collect();
-        let rollout = Rollout { forest, levels, leaves: self.children(0), leaf_prompts: Vec::new(), evaluations: 0 };
+        let rollout = Rollout {
+            forest,
+            levels,
+            leaves: self.children(0),
+            leaf_prompts: Vec::new(),
+            evaluations: 0,
+        };
         (rollout, advantages)
     }
 
@@ -138,7 +174,18 @@ impl Reference {
         };
         let all = training_nodes(&rollout);
         let nodes = if nodes.is_empty() { &all } else { nodes };
-        update.gradient(&rollout, &advantages, nodes, 1.0).expect("a finite gradient")
+        update
+            .gradient(&rollout, &advantages, nodes, 1.0)
+            .expect("a finite gradient")
+    }
+
+    /// What ratios that may be off by 1e-5 make of the sum of some edges' losses.
+    fn loss_tolerance(&self, edges: usize) -> f64 {
+        1e-5 * self.objective.clipped.advantage_clamp * edges as f64
+    }
+
+    fn edges(&self) -> usize {
+        self.nodes.iter().map(|node| list(&node["advantages"]).len()).sum()
     }
 
     /// Velocities, mean, derivative in the velocity, densities, ratios and losses of every node.
@@ -152,7 +199,12 @@ impl Reference {
                 guided_velocity(network, self.latents(n), level.timestep, &self.table, &[row], guidance)
             };
             // The row after the prompts is the negative prompt's; at guidance 1 there is one half only.
-            assert_close(&key("v_neg"), &host(velocity(self.nodes.len(), 1.0)), values("v_neg"), 1e-4);
+            assert_close(
+                &key("v_neg"),
+                &host(velocity(self.nodes.len(), 1.0)),
+                values("v_neg"),
+                1e-4,
+            );
             assert_close(&key("v_pos"), &host(velocity(n, 1.0)), values("v_pos"), 1e-4);
             let guided = velocity(n, self.sampling.guidance);
             assert_close(&key("v"), &host(guided.clone()), values("v"), 5e-4);
@@ -164,27 +216,40 @@ impl Reference {
             let kind = self.sampling.log_prob;
             let log_probs = level.transition.log_prob(level.children.clone(), means.clone(), kind);
             let log_probs = to_f64(log_probs.expect("a density")).expect("values");
-            let slopes = level.transition.log_prob_derivative(level.children.clone(), means, kind).expect("a density");
+            let slopes = level
+                .transition
+                .log_prob_derivative(level.children.clone(), means, kind)
+                .expect("a density");
             let slopes: Vec<f32> = host(slopes);
             let mut derivative = vec![0.0; values("v_grad").len()];
             for (child, log_prob) in log_probs.iter().enumerate() {
                 let advantage = advantages[level.edges()][child];
-                let edge = self.objective.clipped.edge(*log_prob, level.log_probs[child], advantage).expect("a loss");
+                let edge = self
+                    .objective
+                    .clipped
+                    .edge(*log_prob, level.log_probs[child], advantage)
+                    .expect("a loss");
                 let of = |name: &str| number(&expected[name][child]);
                 assert_near(&key("logp"), *log_prob, of("logp"), 1e-5);
                 assert_near(&key("ratio"), edge.ratio, of("ratio"), 1e-5);
                 let clamp = self.objective.clipped.advantage_clamp;
                 assert_near(&key("advantage"), advantage.clamp(-clamp, clamp), of("advantage"), 1e-6);
                 assert_near(&key("edge_loss"), edge.loss, of("edge_loss"), 1e-5 * clamp);
-                assert_eq!(Some(edge.clipped), expected["clip_acts"][child].as_bool(), "{} of child {child}", key("clip"));
+                assert_eq!(
+                    Some(edge.clipped),
+                    expected["clip_acts"][child].as_bool(),
+                    "{} of child {child}",
+                    key("clip")
+                );
                 for (sum, slope) in derivative.iter_mut().zip(&slopes[child * values("v_grad").len()..]) {
                     *sum += (edge.derivative * f64::from(*slope)) as f32;
                 }
             }
-            assert_gradient(&key("v_grad"), &derivative, values("v_grad"));
+            let tolerance = (GRADIENT_RELATIVE * norm(values("v_grad"))) as f32;
+            assert_close(&key("v_grad"), &derivative, values("v_grad"), tolerance);
             let node = self.gradient(policy, network, layout, &[TrainingNode { level: n, row: 0 }]);
-            let clamp = self.objective.clipped.advantage_clamp;
-            assert_near(&key("node_loss"), node.loss, number(&expected["node_loss"]), 1e-5 * clamp * 3.0);
+            let tolerance = self.loss_tolerance(level.children_per_node);
+            assert_near(&key("node_loss"), node.loss, number(&expected["node_loss"]), tolerance);
         }
     }
 }
@@ -193,16 +258,30 @@ impl Reference {
 #[track_caller]
 fn assert_gradient(what: &str, found: &[f32], expected: &[f32]) {
     let size = norm(expected);
-    let tolerance = if size == 0.0 { 0.0 } else { (GRADIENT_RELATIVE * size).max(GRADIENT_ABSOLUTE) };
+    let tolerance = if size == 0.0 {
+        0.0
+    } else {
+        (GRADIENT_RELATIVE * size).max(GRADIENT_ABSOLUTE)
+    };
     assert_close(what, found, expected, tolerance as f32);
 }
 
 /// Compares trained tensors with those of the fixture below `prefix`, which must be the same set.
 #[track_caller]
-fn assert_tensors(layout: &Layout, flat: &[f32], reference: &Fixture, prefix: &str, check: impl Fn(&str, &[f32], &[f32])) {
+fn assert_tensors(
+    layout: &Layout,
+    flat: &[f32],
+    reference: &Fixture,
+    prefix: &str,
+    check: impl Fn(&str, &[f32], &[f32]),
+) {
     let expected = reference.below(prefix);
     let found = layout.to_stored(flat);
-    assert_eq!(found.len(), expected.len(), "the trained tensors are not those of {prefix}");
+    assert_eq!(
+        found.len(),
+        expected.len(),
+        "the trained tensors are not those of {prefix}"
+    );
     for (key, (_, values)) in found {
         check(&format!("{prefix}{key}"), &values, expected[key.as_str()]);
     }
@@ -234,13 +313,31 @@ fn lora_loss_gradient_and_steps_parity() {
         let mut state = OptimiserState::new(layout.gather(&network), false);
         for (step, tolerance) in [(1, 1e-5), (2, 3e-5)] {
             let gradient = reference.gradient("lora", &network, &layout, &[]);
-            assert_near("loss", gradient.loss, number(&expected[format!("total_loss_step{step}")]), 2e-4);
+            let tolerance_of_sum = reference.loss_tolerance(reference.edges());
+            let total = number(&expected[format!("total_loss_step{step}")]);
+            assert_near("loss", gradient.loss, total, tolerance_of_sum);
             if step == 1 {
-                assert_near("total loss", gradient.loss, number(&expected["total_loss"]), 2e-4);
-                let edges = list(&expected["nodes"]).iter().map(|n| list(&n["logp"]).len()).sum::<usize>() as f64;
-                assert_near("mean loss", gradient.loss / edges, number(&expected["mean_loss"]), 2e-4 / edges);
+                assert_near(
+                    "total loss",
+                    gradient.loss,
+                    number(&expected["total_loss"]),
+                    tolerance_of_sum,
+                );
+                let mean = gradient.loss / reference.edges() as f64;
+                assert_near(
+                    "mean loss",
+                    mean,
+                    number(&expected["mean_loss"]),
+                    reference.loss_tolerance(1),
+                );
                 let flat = to_host(&gradient.gradient).expect("values");
-                assert_tensors(&layout, &flat, &reference.fixture, "lora.grad.base_model.model.", assert_gradient);
+                assert_tensors(
+                    &layout,
+                    &flat,
+                    &reference.fixture,
+                    "lora.grad.base_model.model.",
+                    assert_gradient,
+                );
             }
             let report = optimiser.step(&mut state, gradient.gradient, &layout).expect("a step");
             let norm = number(&expected[format!("grad_norm_step{step}")]);
@@ -265,17 +362,31 @@ fn full_gradient_parity() {
     reference.check_nodes("full", &network, &layout);
     let expected = &reference.fixture.expected["full"];
     let gradient = reference.gradient("full", &network, &layout, &[]);
-    assert_near("total loss", gradient.loss, number(&expected["total_loss"]), 2e-4);
+    let tolerance = reference.loss_tolerance(reference.edges());
+    assert_near("total loss", gradient.loss, number(&expected["total_loss"]), tolerance);
     let flat = to_host(&gradient.gradient).expect("values");
-    assert_near("gradient norm", norm(&flat), number(&expected["grad_norm"]), 1e-3 * number(&expected["grad_norm"]));
+    assert_near(
+        "gradient norm",
+        norm(&flat),
+        number(&expected["grad_norm"]),
+        1e-3 * number(&expected["grad_norm"]),
+    );
     let found = layout.to_stored(&flat);
     let norms: BTreeMap<String, f64> = serde_json::from_value(expected["grad_norms"].clone()).expect("norms by name");
     let without: Vec<String> = serde_json::from_value(expected["no_grad"].clone()).expect("names");
     for (key, (_, values)) in &found {
         let expected = if without.contains(key) { 0.0 } else { norms[key] };
-        assert_near(key, norm(values), expected, (GRADIENT_RELATIVE * expected).max(GRADIENT_ABSOLUTE));
+        assert_near(
+            key,
+            norm(values),
+            expected,
+            (GRADIENT_RELATIVE * expected).max(GRADIENT_ABSOLUTE),
+        );
     }
-    assert_eq!(found.len(), norms.len() + without.iter().filter(|key| !norms.contains_key(*key)).count());
+    assert_eq!(
+        found.len(),
+        norms.len() + without.iter().filter(|key| !norms.contains_key(*key)).count()
+    );
     let whole = reference.fixture.below("full.grad.");
     assert!(!whole.is_empty());
     for (key, expected) in whole {
@@ -292,10 +403,19 @@ fn guided_sampling_parity() {
     let text = |key: &str| settings[key].as_str().expect("a text").to_owned();
     let pipeline =
         Pipeline::open(&root().join("sd3"), index(&fixture.inputs["t5_length"]), true, &device).expect("a pipeline");
-    let table =
-        PromptTable::new(&pipeline.text.encode(&[text("prompt"), text("negative_prompt")]).expect("embeddings"));
+    let table = PromptTable::new(
+        &pipeline
+            .text
+            .encode(&[text("prompt"), text("negative_prompt")])
+            .expect("embeddings"),
+    );
     let steps = index(&settings["steps"]);
-    let schedule = Schedule::new(ScheduleKind::Diffusers, &pipeline.scheduler, steps, TimestepRounding::Exact);
+    let schedule = Schedule::new(
+        ScheduleKind::Diffusers,
+        &pipeline.scheduler,
+        steps,
+        TimestepRounding::Exact,
+    );
     let noise: Tensor<4> = fixture.tensor("in.sampling.noise", &device);
     let [_, channels, height, width] = noise.dims();
     let sampling = Sampling {
@@ -315,19 +435,43 @@ fn guided_sampling_parity() {
         let transition = Kernel::Ode.transition(&sampling.schedule, step, 0.0).expect("a step");
         latents = transition.mean(latents, velocity);
         let what = format!("latents after step {step}");
-        assert_close(&what, &host(latents.clone()), &expected[(step + 1) * size..(step + 2) * size], 3e-4);
+        assert_close(
+            &what,
+            &host(latents.clone()),
+            &expected[(step + 1) * size..(step + 2) * size],
+            3e-4,
+        );
     }
-    let at_once = sampling.deterministic(&pipeline.transformer, noise, &table, &[0]).expect("finite latents");
-    assert_eq!(host(at_once.clone()), host(latents), "the sampler of evaluations takes the same steps");
+    let at_once = sampling
+        .deterministic(&pipeline.transformer, noise, &table, &[0])
+        .expect("finite latents");
+    assert_eq!(
+        host(at_once.clone()),
+        host(latents),
+        "the sampler of evaluations takes the same steps"
+    );
 
-    assert_close("decoded", &host(pipeline.decode(&at_once, 1)), fixture.values("sampling.decoded"), 3e-4);
+    assert_close(
+        "decoded",
+        &host(pipeline.decode(&at_once, 1)),
+        fixture.values("sampling.decoded"),
+        3e-4,
+    );
     let pictures = draw(&pipeline, &at_once, 1).expect("a picture");
     let levels = pictures[0].as_raw();
     let expected = fixture.values("sampling.image");
     assert_eq!(levels.len(), expected.len());
-    let differences: Vec<f32> = levels.iter().zip(expected).map(|(a, b)| (f32::from(*a) - b).abs()).collect();
+    let differences: Vec<f32> = levels
+        .iter()
+        .zip(expected)
+        .map(|(a, b)| (f32::from(*a) - b).abs())
+        .collect();
     let changed = differences.iter().filter(|d| **d > 0.0).count();
     println!("{changed} of {} levels differ", levels.len());
     assert!(differences.iter().all(|d| *d <= 1.0), "a level is off by more than one");
-    assert!(changed * 1000 <= levels.len(), "{changed} of {} levels differ", levels.len());
+    assert!(
+        changed * 1000 <= levels.len(),
+        "{changed} of {} levels differ",
+        levels.len()
+    );
 }
