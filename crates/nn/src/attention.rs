@@ -26,7 +26,11 @@ pub fn attention(q: Tensor<4>, k: Tensor<4>, v: Tensor<4>, bias: Option<Tensor<4
     let [batch, heads, queries, _] = q.dims();
     let keys = k.dims()[2];
     let bias = bias.map(|bias| bias.expand([batch, heads, queries, keys]));
-    let options = AttentionModuleOptions { scale, softcap: None, is_causal: false };
+    let options = AttentionModuleOptions {
+        scale,
+        softcap: None,
+        is_causal: false,
+    };
     module::attention(q, k, v, None, bias, options)
 }
 

@@ -22,7 +22,10 @@ impl Linear {
     /// A tensor is missing or misshapen.
     pub fn load(weights: &Weights, inputs: usize, outputs: usize) -> Result<Self, WeightsError> {
         let bias = Some(weights.parameter("bias", [outputs])?);
-        Ok(Self { weight: weights.transposed("weight", &[outputs, inputs])?, bias })
+        Ok(Self {
+            weight: weights.transposed("weight", &[outputs, inputs])?,
+            bias,
+        })
     }
 
     /// Reads `weight` (stored `[out, in]`) of a layer without bias.
@@ -31,7 +34,10 @@ impl Linear {
     ///
     /// The tensor is missing or misshapen.
     pub fn load_without_bias(weights: &Weights, inputs: usize, outputs: usize) -> Result<Self, WeightsError> {
-        Ok(Self { weight: weights.transposed("weight", &[outputs, inputs])?, bias: None })
+        Ok(Self {
+            weight: weights.transposed("weight", &[outputs, inputs])?,
+            bias: None,
+        })
     }
 
     /// A layer of given values, for weights that a file keeps in another form.
@@ -50,7 +56,10 @@ impl Linear {
     #[must_use]
     pub fn add_to_weight(&self, change: Tensor<2>) -> Self {
         let weight = Param::initialized(ParamId::new(), self.weight.val() + change);
-        Self { weight, bias: self.bias.clone() }
+        Self {
+            weight,
+            bias: self.bias.clone(),
+        }
     }
 
     /// `[in, out]` of the weight.
@@ -78,13 +87,23 @@ impl LayerNorm {
     pub fn load(weights: &Weights, width: usize, epsilon: f64) -> Result<Self, WeightsError> {
         let scale = Some(weights.parameter("weight", [width])?);
         let offset = Some(weights.parameter("bias", [width])?);
-        Ok(Self { scale, offset, width, epsilon })
+        Ok(Self {
+            scale,
+            offset,
+            width,
+            epsilon,
+        })
     }
 
     /// A normalisation without parameters.
     #[must_use]
     pub fn plain(width: usize, epsilon: f64) -> Self {
-        Self { scale: None, offset: None, width, epsilon }
+        Self {
+            scale: None,
+            offset: None,
+            width,
+            epsilon,
+        }
     }
 
     /// `[…, width]` to the same.
@@ -112,7 +131,10 @@ impl RmsNorm {
     ///
     /// The tensor is missing or misshapen.
     pub fn load(weights: &Weights, width: usize, epsilon: f64) -> Result<Self, WeightsError> {
-        Ok(Self { scale: weights.parameter("weight", [width])?, epsilon })
+        Ok(Self {
+            scale: weights.parameter("weight", [width])?,
+            epsilon,
+        })
     }
 
     /// `[…, width]` to the same.
@@ -141,7 +163,12 @@ impl GroupNorm {
     pub fn load(weights: &Weights, groups: usize, channels: usize, epsilon: f64) -> Result<Self, WeightsError> {
         let scale = weights.parameter("weight", [channels])?;
         let offset = weights.parameter("bias", [channels])?;
-        Ok(Self { scale, offset, groups, epsilon })
+        Ok(Self {
+            scale,
+            offset,
+            groups,
+            epsilon,
+        })
     }
 
     /// Scale and offset per channel.
@@ -206,7 +233,12 @@ impl Conv2d {
     ) -> Result<Self, WeightsError> {
         let weight = weights.parameter("weight", [outputs, inputs, kernel, kernel])?;
         let bias = Some(weights.parameter("bias", [outputs])?);
-        Ok(Self { weight, bias, stride, padding })
+        Ok(Self {
+            weight,
+            bias,
+            stride,
+            padding,
+        })
     }
 
     /// Reads `weight` of a convolution without bias.
@@ -222,7 +254,12 @@ impl Conv2d {
         padding: usize,
     ) -> Result<Self, WeightsError> {
         let weight = weights.parameter("weight", [outputs, inputs, kernel, kernel])?;
-        Ok(Self { weight, bias: None, stride, padding })
+        Ok(Self {
+            weight,
+            bias: None,
+            stride,
+            padding,
+        })
     }
 
     /// The kernels, `[out, in, kernel, kernel]`.
@@ -258,7 +295,9 @@ impl Embedding {
     ///
     /// The tensor is missing or misshapen.
     pub fn load(weights: &Weights, entries: usize, width: usize) -> Result<Self, WeightsError> {
-        Ok(Self { weight: weights.parameter("weight", [entries, width])? })
+        Ok(Self {
+            weight: weights.parameter("weight", [entries, width])?,
+        })
     }
 
     /// `[batch, length]` numbers to `[batch, length, width]`.

@@ -16,7 +16,11 @@ pub fn to_pictures(decoded: Tensor<4>) -> Result<Vec<RgbImage>, PixelError> {
     if channels != 3 {
         return Err(PixelError::Channels { channels });
     }
-    let values: Vec<f32> = decoded.into_data().convert::<f32>().try_to_vec().map_err(|_| PixelError::Unreadable)?;
+    let values: Vec<f32> = decoded
+        .into_data()
+        .convert::<f32>()
+        .try_to_vec()
+        .map_err(|_| PixelError::Unreadable)?;
     let plane = height * width;
     (0..batch)
         .map(|picture| {

@@ -39,7 +39,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     tensors.insert("pooled", stored(conditioning.pooled)?);
     tensors.insert("timesteps", (vec![2], times.iter().map(|t| *t as f32).collect()));
     tensors.insert("velocity", stored(velocity)?);
-    let borrowed = tensors.iter().map(|(key, tensor)| ((*key).to_owned(), tensor)).collect();
+    let borrowed = tensors
+        .iter()
+        .map(|(key, tensor)| ((*key).to_owned(), tensor))
+        .collect();
     write_safetensors(Path::new(out), &borrowed, HashMap::new())?;
     Ok(())
 }
@@ -47,7 +50,9 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// Values between −1.5 and 1.5 without a pattern that a network could be indifferent to.
 fn ramp<const D: usize>(shape: [usize; D], step: f32, device: &Device) -> Tensor<D> {
     let count: usize = shape.iter().product();
-    let values: Vec<f32> = (0..count).map(|i| 1.5 * (i as f32 * step + (i as f32 * 0.013).sin()).sin()).collect();
+    let values: Vec<f32> = (0..count)
+        .map(|i| 1.5 * (i as f32 * step + (i as f32 * 0.013).sin()).sin())
+        .collect();
     Tensor::<1>::from_floats(values.as_slice(), device).reshape(shape)
 }
 

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 
+use burn::tensor::Device;
 use nn::files;
 use nn::weights::{ParameterKeys, Weights, WeightsError, read_config, transpose};
-use burn::tensor::Device;
 use safetensors::tensor::{Dtype, TensorView};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -73,7 +73,10 @@ pub fn write(
     base_model: &str,
 ) -> Result<(), AdapterError> {
     let prefixed = |prefix: &str| -> BTreeMap<String, &StoredTensor> {
-        tensors.iter().map(|(key, tensor)| (format!("{prefix}{key}"), tensor)).collect()
+        tensors
+            .iter()
+            .map(|(key, tensor)| (format!("{prefix}{key}"), tensor))
+            .collect()
     };
     write_safetensors(&dir.join(PEFT_WEIGHTS), &prefixed(PEFT_PREFIX), HashMap::new())?;
     let targets: Vec<String> = ADAPTED_LAYERS.iter().map(|name| format!("attn.{name}")).collect();
@@ -126,9 +129,17 @@ pub fn read(
     let diffusers = dir.join(DIFFUSERS_WEIGHTS);
     // The weights are opened first: they know what a file is that is none.
     let (weights, prefix, config) = if peft.exists() {
-        (Weights::open_file(&peft, device)?, PEFT_PREFIX, read_peft_config(&dir.join(PEFT_CONFIG))?)
+        (
+            Weights::open_file(&peft, device)?,
+            PEFT_PREFIX,
+            read_peft_config(&dir.join(PEFT_CONFIG))?,
+        )
     } else if diffusers.exists() {
-        (Weights::open_file(&diffusers, device)?, DIFFUSERS_PREFIX, read_diffusers_header(&diffusers)?)
+        (
+            Weights::open_file(&diffusers, device)?,
+            DIFFUSERS_PREFIX,
+            read_diffusers_header(&diffusers)?,
+        )
     } else {
         return Err(AdapterError::NotThere(dir.to_owned()));
     };
@@ -155,7 +166,10 @@ pub fn write_safetensors(
     tensors: &BTreeMap<String, &StoredTensor>,
     mut metadata: HashMap<String, String>,
 ) -> Result<(), AdapterError> {
-    let failed = |why: String| AdapterError::Write { path: path.to_owned(), why };
+    let failed = |why: String| AdapterError::Write {
+        path: path.to_owned(),
+        why,
+    };
     metadata.insert("format".to_owned(), "pt".to_owned());
     let bytes: Vec<(&String, &Vec<usize>, Vec<u8>)> = tensors
         .iter()
@@ -173,7 +187,10 @@ pub fn write_safetensors(
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), AdapterError> {
-    files::write(path, bytes).map_err(|why| AdapterError::Write { path: path.to_owned(), why: why.to_string() })
+    files::write(path, bytes).map_err(|why| AdapterError::Write {
+        path: path.to_owned(),
+        why: why.to_string(),
+    })
 }
 
 /// The settings that both layouts carry. Everything else in them does not change what the tensors mean.
@@ -194,11 +211,20 @@ struct AdapterSettings {
 impl AdapterSettings {
     /// Refuses variants of LoRA that the network does not have.
     fn check(self, path: &Path) -> Result<LoraConfig, AdapterError> {
-        let refuse = |why: &str| Err(AdapterError::Config { path: path.to_owned(), why: why.to_owned() });
+        let refuse = |why: &str| {
+            Err(AdapterError::Config {
+                path: path.to_owned(),
+                why: why.to_owned(),
+            })
+        };
         if self.use_dora || self.use_rslora {
             return refuse("use_dora and use_rslora change the layer's arithmetic and are not supported");
         }
-        if [self.rank_pattern, self.alpha_pattern].iter().flatten().any(|pattern| !pattern.is_empty()) {
+        if [self.rank_pattern, self.alpha_pattern]
+            .iter()
+            .flatten()
+            .any(|pattern| !pattern.is_empty())
+        {
             return refuse("rank_pattern and alpha_pattern give layers different ranks, which is not supported");
         }
         if self.r == 0 {
@@ -207,7 +233,11 @@ impl AdapterSettings {
         if !(self.lora_alpha.is_finite() && self.lora_alpha > 0.0) {
             return refuse("lora_alpha must be a positive number, or the adapter does nothing");
         }
-        Ok(LoraConfig { rank: self.r, alpha: self.lora_alpha, init: LoraInit::default() })
+        Ok(LoraConfig {
+            rank: self.r,
+            alpha: self.lora_alpha,
+            init: LoraInit::default(),
+        })
     }
 }
 
@@ -217,17 +247,31 @@ fn read_peft_config(path: &Path) -> Result<LoraConfig, AdapterError> {
 
 /// Rank and α from the header of a diffusers file.
 fn read_diffusers_header(path: &Path) -> Result<LoraConfig, AdapterError> {
-    let wrong = |why: String| AdapterError::Config { path: path.to_owned(), why };
-    let bytes = std::fs::read(path).map_err(|source| WeightsError::Io { path: path.to_owned(), source })?;
+    let wrong = |why: String| AdapterError::Config {
+        path: path.to_owned(),
+        why,
+    };
+    let bytes = std::fs::read(path).map_err(|source| WeightsError::Io {
+        path: path.to_owned(),
+        source,
+    })?;
     let (_, header) = safetensors::SafeTensors::read_metadata(&bytes).map_err(|e| wrong(e.to_string()))?;
     let entry = header
         .metadata()
         .as_ref()
         .and_then(|m| m.get(DIFFUSERS_SETTINGS))
-        .ok_or_else(|| wrong(format!("its header has no `{DIFFUSERS_SETTINGS}`, so rank and alpha are unknown")))?;
+        .ok_or_else(|| {
+            wrong(format!(
+                "its header has no `{DIFFUSERS_SETTINGS}`, so rank and alpha are unknown"
+            ))
+        })?;
     let not_settings = |e: serde_json::Error| wrong(format!("`{DIFFUSERS_SETTINGS}` in its header: {e}"));
     // The settings of all parts of a pipeline lie side by side, told apart by a prefix.
     let all: BTreeMap<String, Value> = serde_json::from_str(entry).map_err(not_settings)?;
-    let own = all.into_iter().filter_map(|(key, value)| Some((key.strip_prefix(DIFFUSERS_PREFIX)?.to_owned(), value)));
-    serde_json::from_value::<AdapterSettings>(Value::Object(own.collect())).map_err(not_settings)?.check(path)
+    let own = all
+        .into_iter()
+        .filter_map(|(key, value)| Some((key.strip_prefix(DIFFUSERS_PREFIX)?.to_owned(), value)));
+    serde_json::from_value::<AdapterSettings>(Value::Object(own.collect()))
+        .map_err(not_settings)?
+        .check(path)
 }

@@ -45,7 +45,8 @@ impl PromptTable {
         distinct.dedup();
         let places = rows.iter().map(|row| distinct.partition_point(|d| d < row)).collect();
         let indices: Vec<i64> = distinct.iter().map(|row| *row as i64).collect();
-        let indices = Tensor::<1, Int>::from_data(TensorData::new(indices, [distinct.len()]), &self.rows.pooled.device());
+        let indices =
+            Tensor::<1, Int>::from_data(TensorData::new(indices, [distinct.len()]), &self.rows.pooled.device());
         let mut picked = Conditioning {
             sequence: self.rows.sequence.clone().select(0, indices.clone()),
             pooled: self.rows.pooled.clone().select(0, indices),

@@ -16,8 +16,16 @@ use serde::{Deserialize, Serialize};
 use crate::transformer::Transformer;
 
 /// The projections of a block's joint attention that carry an adapter, by their names in the checkpoint.
-pub const ADAPTED_LAYERS: [&str; 8] =
-    ["to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"];
+pub const ADAPTED_LAYERS: [&str; 8] = [
+    "to_q",
+    "to_k",
+    "to_v",
+    "to_out.0",
+    "add_q_proj",
+    "add_k_proj",
+    "add_v_proj",
+    "to_add_out",
+];
 
 /// How the factor A starts; B starts at zero, so a new adapter changes nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -73,7 +81,10 @@ impl LoraLinear {
     ///
     /// A tensor is missing or misshapen.
     pub fn load(weights: &Weights, inputs: usize, outputs: usize) -> Result<Self, WeightsError> {
-        Ok(Self { base: Linear::load(weights, inputs, outputs)?, lora: None })
+        Ok(Self {
+            base: Linear::load(weights, inputs, outputs)?,
+            lora: None,
+        })
     }
 
     /// `[…, inputs]` to `[…, outputs]`.
@@ -139,7 +150,14 @@ pub(crate) fn attach_values(
     let mut factor = |values: Vec<f32>, shape: [usize; 2], letter: &str| {
         let id = ParamId::new();
         let key = format!("{name}.lora_{letter}.weight");
-        keys.insert(id, ParameterKey { key, shape: vec![shape[1], shape[0]], transposed: true });
+        keys.insert(
+            id,
+            ParameterKey {
+                key,
+                shape: vec![shape[1], shape[0]],
+                transposed: true,
+            },
+        );
         let tensor = Tensor::from_data(TensorData::new(values, shape), device);
         // Marked trainable: `Module::train` will track it, and only it.
         Param::initialized(id, tensor).set_require_grad(true)

@@ -54,7 +54,12 @@ impl Pipeline {
             micro_batch: TEXT_MICRO_BATCH,
         };
         let text = TextEncoders::open(dir, settings, device)?;
-        let mismatch = |why: String| Err(TextError::Mismatch { path: dir.to_owned(), why });
+        let mismatch = |why: String| {
+            Err(TextError::Mismatch {
+                path: dir.to_owned(),
+                why,
+            })
+        };
         if vae.latent_channels() != config.in_channels {
             return mismatch(format!(
                 "the autoencoder has {} latent channels, the transformer reads {}; are they of one model?",
@@ -69,7 +74,15 @@ impl Pipeline {
                 config.pooled_projection_dim
             ));
         }
-        Ok(Self { transformer, config, keys, vae, text, scheduler, dir: dir.to_owned() })
+        Ok(Self {
+            transformer,
+            config,
+            keys,
+            vae,
+            text,
+            scheduler,
+            dir: dir.to_owned(),
+        })
     }
 
     /// Looks at the configuration and the weight headers of every part, without reading a weight.
@@ -122,7 +135,10 @@ impl Pipeline {
                 "pictures of {pixels} pixels cannot be made; the side must be a multiple of {} and at most {largest}",
                 factor * patch
             );
-            return Err(WeightsError::Config { path: self.dir.clone(), why });
+            return Err(WeightsError::Config {
+                path: self.dir.clone(),
+                why,
+            });
         }
         Ok([self.config.in_channels, pixels / factor, pixels / factor])
     }

@@ -50,11 +50,16 @@ impl CreditRule {
         indices: &[usize],
     ) -> Result<EdgeAdvantages, TrainError> {
         let forest = &rollout.forest;
-        let named: Vec<(&str, &[f64])> =
-            scores.iter().filter(|s| !s.eval_only).map(|s| (s.name.as_str(), s.values.as_slice())).collect();
+        let named: Vec<(&str, &[f64])> = scores
+            .iter()
+            .filter(|s| !s.eval_only)
+            .map(|s| (s.name.as_str(), s.values.as_slice()))
+            .collect();
         // Statistics that outlive the iteration are kept per prompt of the file, not per place in the iteration.
         let groups: Vec<usize> = rollout.leaf_prompts.iter().map(|row| indices[*row]).collect();
-        let mixed = self.mix.advantages_with(&self.normalisation, &named, &groups, running)?;
+        let mixed = self
+            .mix
+            .advantages_with(&self.normalisation, &named, &groups, running)?;
         let dimensions: usize = sampling.shape.iter().product();
         let reduced_by = match sampling.log_prob.reduction {
             Reduction::Mean => 1.0,
@@ -67,7 +72,10 @@ impl CreditRule {
                 *slot = log_prob / reduced_by;
             }
         }
-        let log_probs = EdgeLogProbs { mean_reduced: &log_probs, dimensions };
+        let log_probs = EdgeLogProbs {
+            mean_reduced: &log_probs,
+            dimensions,
+        };
         let values = self.backup.values(forest, &mixed.values, log_probs)?;
         let edges = self.credit.edges(forest, &values)?;
         let sizes = self.backup.effective_sample_sizes(forest, log_probs)?;
@@ -78,10 +86,18 @@ impl CreditRule {
             .iter()
             .map(|level| {
                 let nodes = level.edges();
-                (level.step, std_within_groups(&values[nodes.clone()], nodes.map(|n| forest.group(n))))
+                (
+                    level.step,
+                    std_within_groups(&values[nodes.clone()], nodes.map(|n| forest.group(n))),
+                )
             })
             .collect();
-        Ok(EdgeAdvantages { edges, mixed, effective_sample_size, value_std })
+        Ok(EdgeAdvantages {
+            edges,
+            mixed,
+            effective_sample_size,
+            value_std,
+        })
     }
 }
 

@@ -57,13 +57,17 @@ pub enum TrainError {
         source: tree_core::ObjectiveError,
     },
     /// A gradient holds NaN or infinity. The parameters were not changed.
-    #[error("the gradient of `{tensor}` is not finite; the parameters were left as they were: lower train.learning_rate or sampling.noise_level")]
+    #[error(
+        "the gradient of `{tensor}` is not finite; the parameters were left as they were: lower train.learning_rate or sampling.noise_level"
+    )]
     NonFiniteGradient {
         /// The first such tensor.
         tensor: String,
     },
     /// A velocity or latent holds NaN or infinity.
-    #[error("step {step}: the {what} of prompt {prompt} is not finite; the weights have diverged: resume from an earlier checkpoint with a lower train.learning_rate")]
+    #[error(
+        "step {step}: the {what} of prompt {prompt} is not finite; the weights have diverged: resume from an earlier checkpoint with a lower train.learning_rate"
+    )]
     NonFinite {
         /// What it is.
         what: &'static str,

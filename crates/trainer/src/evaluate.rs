@@ -58,7 +58,13 @@ impl Evaluator {
         seed: u64,
     ) -> Result<Self, TrainError> {
         let (table, _) = pipeline.encode(&prompts)?;
-        Ok(Self { table, prompts, sampling, pictures_per_prompt, seed })
+        Ok(Self {
+            table,
+            prompts,
+            sampling,
+            pictures_per_prompt,
+            seed,
+        })
     }
 
     /// The prompts, in order.
@@ -82,8 +88,9 @@ impl Evaluator {
         device: &Device,
     ) -> Result<(EvaluationScores, Vec<RgbImage>), TrainError> {
         // Prompt-major: picture p·n + k is the k-th of prompt p.
-        let rows: Vec<usize> =
-            (0..self.prompts.len()).flat_map(|p| std::iter::repeat_n(p, self.pictures_per_prompt)).collect();
+        let rows: Vec<usize> = (0..self.prompts.len())
+            .flat_map(|p| std::iter::repeat_n(p, self.pictures_per_prompt))
+            .collect();
         let places = rows.iter().enumerate().map(|(i, prompt)| Place {
             purpose: Purpose::Evaluation,
             iteration: (i % self.pictures_per_prompt) as u64,
@@ -100,12 +107,18 @@ impl Evaluator {
         let per_prompt = scores
             .into_iter()
             .map(|reward| {
-                let means =
-                    reward.values.chunks(self.pictures_per_prompt).map(|c| c.iter().sum::<f64>() / c.len() as f64);
+                let means = reward
+                    .values
+                    .chunks(self.pictures_per_prompt)
+                    .map(|c| c.iter().sum::<f64>() / c.len() as f64);
                 (reward.name, means.collect())
             })
             .collect();
-        let kept = pictures.into_iter().step_by(self.pictures_per_prompt).take(kept).collect();
+        let kept = pictures
+            .into_iter()
+            .step_by(self.pictures_per_prompt)
+            .take(kept)
+            .collect();
         Ok((EvaluationScores { per_prompt }, kept))
     }
 }
@@ -145,10 +158,19 @@ impl EvaluationScores {
 /// Mean and standard error of scores and of their paired difference to `before`.
 #[must_use]
 pub fn summarise(scores: &[f64], before: &[f64]) -> Summary {
-    let differences: Vec<f64> = scores.iter().zip(before).map(|(after, before)| after - before).collect();
+    let differences: Vec<f64> = scores
+        .iter()
+        .zip(before)
+        .map(|(after, before)| after - before)
+        .collect();
     let (mean, standard_error) = mean_and_error(scores);
     let (change, change_standard_error) = mean_and_error(&differences);
-    Summary { mean, standard_error, change, change_standard_error }
+    Summary {
+        mean,
+        standard_error,
+        change,
+        change_standard_error,
+    }
 }
 
 /// Mean, and sample deviation over √n.
@@ -156,6 +178,10 @@ fn mean_and_error(values: &[f64]) -> (f64, f64) {
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();
-    let error = if values.len() > 1 { (squares / (count - 1.0) / count).sqrt() } else { 0.0 };
+    let error = if values.len() > 1 {
+        (squares / (count - 1.0) / count).sqrt()
+    } else {
+        0.0
+    };
     (mean, error)
 }

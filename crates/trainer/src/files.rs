@@ -31,7 +31,10 @@ impl RunFolder {
         let folder = Self { path: path.to_owned() };
         if !resume && folder.metrics().exists() {
             let why = "holds a run already; resume it with --resume, or name another folder with --out".to_owned();
-            return Err(TrainError::File { path: path.to_owned(), why });
+            return Err(TrainError::File {
+                path: path.to_owned(),
+                why,
+            });
         }
         Ok(folder)
     }
@@ -42,7 +45,11 @@ impl RunFolder {
     ///
     /// The folder cannot be made.
     pub fn create(&self) -> Result<(), TrainError> {
-        for dir in [self.path.clone(), self.path.join("samples"), self.path.join("checkpoints")] {
+        for dir in [
+            self.path.clone(),
+            self.path.join("samples"),
+            self.path.join("checkpoints"),
+        ] {
             std::fs::create_dir_all(&dir).map_err(|e| self.failed(&dir, &e))?;
         }
         Ok(())
@@ -83,10 +90,14 @@ impl RunFolder {
     /// The file cannot be written.
     pub fn append_metrics(&self, object: &Value) -> Result<(), TrainError> {
         let path = self.metrics();
-        let mut file =
-            OpenOptions::new().create(true).append(true).open(&path).map_err(|e| self.failed(&path, &e))?;
+        let mut file = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .map_err(|e| self.failed(&path, &e))?;
         // One call per line, so that an interrupted run leaves whole lines.
-        file.write_all(format!("{object}\n").as_bytes()).map_err(|e| self.failed(&path, &e))
+        file.write_all(format!("{object}\n").as_bytes())
+            .map_err(|e| self.failed(&path, &e))
     }
 
     /// Drops the records of iterations after `iteration`, which a resumed run computes again.
@@ -101,7 +112,9 @@ impl RunFolder {
             .lines()
             .filter(|line| {
                 let record: Option<Value> = serde_json::from_str(line).ok();
-                record.and_then(|r| r["iteration"].as_u64()).is_some_and(|number| number <= iteration)
+                record
+                    .and_then(|r| r["iteration"].as_u64())
+                    .is_some_and(|number| number <= iteration)
             })
             .flat_map(|line| [line, "\n"])
             .collect();
@@ -115,7 +128,9 @@ impl RunFolder {
     /// The file cannot be written.
     pub fn append_scalars(&self, step: u64, values: &BTreeMap<String, f64>) -> Result<(), TrainError> {
         let mut events = EventFile::open(&self.path).map_err(|e| self.failed(&self.path, &e))?;
-        events.scalars(step, values.iter().map(|(k, v)| (k.as_str(), *v))).map_err(|e| self.failed(&self.path, &e))
+        events
+            .scalars(step, values.iter().map(|(k, v)| (k.as_str(), *v)))
+            .map_err(|e| self.failed(&self.path, &e))
     }
 
     /// Appends an evaluation's scalars for TensorBoard.
@@ -127,7 +142,11 @@ impl RunFolder {
         let mut values = BTreeMap::new();
         for (reward, parts) in &metrics.rewards {
             for (part, summary) in parts {
-                let name = if part == "all" { format!("eval/{reward}") } else { format!("eval/{reward}/{part}") };
+                let name = if part == "all" {
+                    format!("eval/{reward}")
+                } else {
+                    format!("eval/{reward}/{part}")
+                };
                 values.insert(name, summary.mean);
             }
         }
@@ -142,15 +161,19 @@ impl RunFolder {
     pub fn write_samples(&self, iteration: u64, pictures: &[RgbImage]) -> Result<(), TrainError> {
         let path = self.path.join("samples").join(format!("iteration-{iteration:06}.png"));
         match grid(pictures) {
-            Some(grid) => {
-                grid.save(&path).map_err(|e| TrainError::File { path, why: format!("could not be written: {e}") })
-            }
+            Some(grid) => grid.save(&path).map_err(|e| TrainError::File {
+                path,
+                why: format!("could not be written: {e}"),
+            }),
             None => Ok(()),
         }
     }
 
     fn failed(&self, path: &Path, error: &std::io::Error) -> TrainError {
-        TrainError::File { path: path.to_owned(), why: format!("could not be written: {error}") }
+        TrainError::File {
+            path: path.to_owned(),
+            why: format!("could not be written: {error}"),
+        }
     }
 }
 

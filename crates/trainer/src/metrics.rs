@@ -75,7 +75,10 @@ impl EvaluationMetrics {
                 object.insert(name.clone(), json!(summary.mean));
                 object.insert(format!("{name}/standard_error"), json!(summary.standard_error));
                 object.insert(format!("{name}/change"), json!(summary.change));
-                object.insert(format!("{name}/change_standard_error"), json!(summary.change_standard_error));
+                object.insert(
+                    format!("{name}/change_standard_error"),
+                    json!(summary.change_standard_error),
+                );
             }
         }
         object.insert("seconds/evaluate".into(), json!(self.seconds));

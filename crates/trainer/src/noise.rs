@@ -49,7 +49,14 @@ impl Place {
     /// A place that only its purpose and iteration tell apart.
     #[must_use]
     pub fn of_iteration(purpose: Purpose, iteration: u64) -> Self {
-        Self { purpose, iteration, prompt: 0, tree: 0, step: 0, node: 0 }
+        Self {
+            purpose,
+            iteration,
+            prompt: 0,
+            tree: 0,
+            step: 0,
+            node: 0,
+        }
     }
 }
 

@@ -61,7 +61,12 @@ impl OptimiserState {
     pub fn new(parameters: Tensor<1>, with_average: bool) -> Self {
         // The average is a value of its own: burn's tensors are never changed in place, so it cannot alias.
         let average = with_average.then(|| parameters.clone());
-        Self { parameters, average, moments: None, steps: 0 }
+        Self {
+            parameters,
+            average,
+            moments: None,
+            steps: 0,
+        }
     }
 
     /// Makes the average fit a setting that changed between sessions, and says so: one that is not wanted any more is
@@ -69,7 +74,10 @@ impl OptimiserState {
     pub fn keep_average(&mut self, wanted: bool, observer: &mut dyn Observer) {
         match (wanted, self.average.is_some()) {
             (true, false) => {
-                observer.note(&format!("the average of the parameters begins at optimiser step {}", self.steps));
+                observer.note(&format!(
+                    "the average of the parameters begins at optimiser step {}",
+                    self.steps
+                ));
                 self.average = Some(self.parameters.clone());
             }
             (false, true) => {
@@ -97,7 +105,11 @@ impl Optimiser {
             .with_epsilon(config.epsilon as f32)
             .with_weight_decay(config.weight_decay as f32)
             .build();
-        Self { adam, config, average_decay }
+        Self {
+            adam,
+            config,
+            average_decay,
+        }
     }
 
     /// One step. The state is left alone when the gradient is not finite.
@@ -131,7 +143,9 @@ impl Optimiser {
             })
         });
         let before = state.parameters.clone();
-        let (after, moments) = self.adam.step(self.config.learning_rate, before.clone(), gradient, moments);
+        let (after, moments) = self
+            .adam
+            .step(self.config.learning_rate, before.clone(), gradient, moments);
         state.moments = moments.map(|m| [m.momentum.moment_1, m.momentum.moment_2]);
         state.steps += 1;
         let change_norm = norm(&(after.clone() - before))?;
@@ -140,7 +154,10 @@ impl Optimiser {
             *average = average.clone() * decay + after.clone() * (1.0 - decay);
         }
         state.parameters = after;
-        Ok(StepReport { gradient_norm, change_norm })
+        Ok(StepReport {
+            gradient_norm,
+            change_norm,
+        })
     }
 }
 
@@ -159,7 +176,9 @@ fn norm(vector: &Tensor<1>) -> Result<f64, TrainError> {
 fn non_finite(gradient: &Tensor<1>, layout: &Layout) -> TrainError {
     let values = to_host(gradient).unwrap_or_default();
     let element = values.iter().position(|v| !v.is_finite()).unwrap_or(0);
-    TrainError::NonFiniteGradient { tensor: layout.name_of(element).to_owned() }
+    TrainError::NonFiniteGradient {
+        tensor: layout.name_of(element).to_owned(),
+    }
 }
 
 /// The values of a flat vector.
@@ -168,7 +187,10 @@ fn non_finite(gradient: &Tensor<1>, layout: &Layout) -> TrainError {
 ///
 /// The device did not hand them over.
 pub fn to_host(vector: &Tensor<1>) -> Result<Vec<f32>, TrainError> {
-    vector.to_data().try_to_vec().map_err(|e| TrainError::Device(format!("{e:?}")))
+    vector
+        .to_data()
+        .try_to_vec()
+        .map_err(|e| TrainError::Device(format!("{e:?}")))
 }
 
 /// A flat vector on a device.

@@ -74,7 +74,11 @@ impl Layout {
             total += entry.length;
         }
         let by_id = named.iter().enumerate().map(|(i, (id, _))| (*id, i)).collect();
-        Self { entries: named.into_iter().map(|(_, entry)| entry).collect(), by_id, total }
+        Self {
+            entries: named.into_iter().map(|(_, entry)| entry).collect(),
+            by_id,
+            total,
+        }
     }
 
     /// Elements of the flat vector.
@@ -117,7 +121,10 @@ impl Layout {
                 }
             }
         }
-        let mut gather = Gather { layout: self, parts: vec![None; self.entries.len()] };
+        let mut gather = Gather {
+            layout: self,
+            parts: vec![None; self.entries.len()],
+        };
         network.visit(&mut gather);
         Tensor::cat(gather.parts.into_iter().flatten().collect(), 0)
     }
@@ -131,7 +138,9 @@ impl Layout {
         }
         impl ModuleMapper for Scatter<'_> {
             fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-                let Some(slot) = self.layout.by_id.get(&param.id) else { return param };
+                let Some(slot) = self.layout.by_id.get(&param.id) else {
+                    return param;
+                };
                 let entry = &self.layout.entries[*slot];
                 let value = self.flat.clone().narrow(0, entry.offset, entry.length);
                 param.map(|old| value.reshape(old.dims()))
@@ -157,7 +166,11 @@ impl Layout {
                 }
             }
         }
-        let mut collect = Collect { layout: self, gradients, parts: vec![None; self.entries.len()] };
+        let mut collect = Collect {
+            layout: self,
+            gradients,
+            parts: vec![None; self.entries.len()],
+        };
         network.visit(&mut collect);
         let parts = collect
             .parts
@@ -177,7 +190,10 @@ impl Layout {
                 let values = &flat[entry.offset..entry.offset + entry.length];
                 // The network holds [in…, out]; the file wants [out, in…].
                 let values = if entry.transposed {
-                    transpose(values, entry.length / entry.stored_shape.first().copied().unwrap_or(1).max(1))
+                    transpose(
+                        values,
+                        entry.length / entry.stored_shape.first().copied().unwrap_or(1).max(1),
+                    )
                 } else {
                     values.to_vec()
                 };
@@ -194,9 +210,14 @@ impl Layout {
     pub fn from_stored(&self, tensors: &BTreeMap<String, StoredTensor>) -> Result<Vec<f32>, String> {
         let mut flat = Vec::with_capacity(self.total);
         for entry in &self.entries {
-            let (shape, values) = tensors.get(&entry.key).ok_or_else(|| format!("`{}` is missing", entry.key))?;
+            let (shape, values) = tensors
+                .get(&entry.key)
+                .ok_or_else(|| format!("`{}` is missing", entry.key))?;
             if *shape != entry.stored_shape || values.len() != entry.length {
-                return Err(format!("`{}` has shape {shape:?}, not {:?}", entry.key, entry.stored_shape));
+                return Err(format!(
+                    "`{}` has shape {shape:?}, not {:?}",
+                    entry.key, entry.stored_shape
+                ));
             }
             if entry.transposed {
                 flat.extend(transpose(values, entry.stored_shape.first().copied().unwrap_or(1)));
@@ -204,7 +225,10 @@ impl Layout {
                 flat.extend_from_slice(values);
             }
         }
-        match tensors.keys().find(|key| !self.entries.iter().any(|entry| entry.key == **key)) {
+        match tensors
+            .keys()
+            .find(|key| !self.entries.iter().any(|entry| entry.key == **key))
+        {
             Some(extra) => Err(format!("`{extra}` is not a trained tensor of this network")),
             None => Ok(flat),
         }

@@ -118,9 +118,19 @@ impl Sampling {
     /// side than inside each product. Results are put together in order, so timing does not matter.
     #[must_use]
     pub fn split(&self, nodes: usize, device: &Device) -> Vec<Range<usize>> {
-        let threads = if is_host(device) { rayon::current_num_threads() } else { 1 };
-        let parts = nodes.div_ceil(self.micro_batch.max(1)).next_multiple_of(threads).min(nodes).max(1);
-        (0..parts).map(|part| part * nodes / parts..(part + 1) * nodes / parts).collect()
+        let threads = if is_host(device) {
+            rayon::current_num_threads()
+        } else {
+            1
+        };
+        let parts = nodes
+            .div_ceil(self.micro_batch.max(1))
+            .next_multiple_of(threads)
+            .min(nodes)
+            .max(1);
+        (0..parts)
+            .map(|part| part * nodes / parts..(part + 1) * nodes / parts)
+            .collect()
     }
 
     /// Runs the deterministic steps from noise to data: evaluation and generation.
@@ -138,7 +148,9 @@ impl Sampling {
         let mut latents = noise;
         for step in 0..self.schedule.steps() {
             let velocity = self.velocity(network, &latents, step, table, prompts);
-            latents = Kernel::Ode.transition(&self.schedule, step, 0.0)?.mean(latents, velocity);
+            latents = Kernel::Ode
+                .transition(&self.schedule, step, 0.0)?
+                .mean(latents, velocity);
         }
         Ok(latents)
     }
@@ -193,10 +205,14 @@ pub fn roll_out(
         let velocity = sampling.velocity(network, &latents, step, prompts.table, &rows);
         evaluations += rows.len();
         if !plan.is_stochastic(step) {
-            latents = Kernel::Ode.transition(&sampling.schedule, step, 0.0)?.mean(latents, velocity);
+            latents = Kernel::Ode
+                .transition(&sampling.schedule, step, 0.0)?
+                .mean(latents, velocity);
             continue;
         }
-        let transition = sampling.kernel.transition(&sampling.schedule, step, sampling.noise_level)?;
+        let transition = sampling
+            .kernel
+            .transition(&sampling.schedule, step, sampling.noise_level)?;
         let children_per_node = plan.children(step);
         let next = forest.level(step + 1);
         let places = next.clone().map(|node| Place {
@@ -214,9 +230,16 @@ pub fn roll_out(
         let log_probs = to_f64(transition.log_prob(children.clone(), mean, sampling.log_prob)?)?;
         if let Some(bad) = log_probs.iter().position(|value| !value.is_finite()) {
             let prompt = prompts.indices[rows[bad / children_per_node]];
-            return Err(TrainError::NonFinite { what: "velocity", step, prompt });
+            return Err(TrainError::NonFinite {
+                what: "velocity",
+                step,
+                prompt,
+            });
         }
-        let child_rows = rows.iter().flat_map(|row| std::iter::repeat_n(*row, children_per_node)).collect();
+        let child_rows = rows
+            .iter()
+            .flat_map(|row| std::iter::repeat_n(*row, children_per_node))
+            .collect();
         levels.push(StochasticLevel {
             step,
             first_child: next.start,
@@ -231,7 +254,13 @@ pub fn roll_out(
         });
         latents = children;
     }
-    Ok(Rollout { forest, levels, leaves: latents, leaf_prompts: rows, evaluations })
+    Ok(Rollout {
+        forest,
+        levels,
+        leaves: latents,
+        leaf_prompts: rows,
+        evaluations,
+    })
 }
 
 /// For every prompt of an iteration, how often it came before in the same iteration. Its trees are then further trees
@@ -271,7 +300,9 @@ fn is_host(device: &Device) -> bool {
 #[must_use]
 pub fn repeat_rows(x: Tensor<4>, times: usize) -> Tensor<4> {
     let [rows, channels, height, width] = x.dims();
-    x.unsqueeze_dim::<5>(1).repeat_dim(1, times).reshape([rows * times, channels, height, width])
+    x.unsqueeze_dim::<5>(1)
+        .repeat_dim(1, times)
+        .reshape([rows * times, channels, height, width])
 }
 
 /// A vector's values, widened.
@@ -280,6 +311,9 @@ pub fn repeat_rows(x: Tensor<4>, times: usize) -> Tensor<4> {
 ///
 /// The device did not hand them over.
 pub fn to_f64(vector: Tensor<1>) -> Result<Vec<f64>, TrainError> {
-    let values: Vec<f32> = vector.into_data().try_to_vec().map_err(|e| TrainError::Device(format!("{e:?}")))?;
+    let values: Vec<f32> = vector
+        .into_data()
+        .try_to_vec()
+        .map_err(|e| TrainError::Device(format!("{e:?}")))?;
     Ok(values.into_iter().map(f64::from).collect())
 }

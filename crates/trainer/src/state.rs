@@ -90,7 +90,10 @@ pub fn save(
     };
     let parent = dir.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(parent).map_err(|e| failed(parent, e))?;
-    let scratch = tempfile::Builder::new().prefix(".checkpoint-").tempdir_in(parent).map_err(|e| failed(parent, e))?;
+    let scratch = tempfile::Builder::new()
+        .prefix(".checkpoint-")
+        .tempdir_in(parent)
+        .map_err(|e| failed(parent, e))?;
     let new = scratch.path().join("new");
     std::fs::create_dir(&new).map_err(|e| failed(&new, e))?;
 
@@ -105,12 +108,19 @@ pub fn save(
     }
     let mut tensors: BTreeMap<String, StoredTensor> = BTreeMap::new();
     for (group, flat) in &groups {
-        tensors.extend(layout.to_stored(flat).into_iter().map(|(key, tensor)| (format!("{group}/{key}"), tensor)));
+        tensors.extend(
+            layout
+                .to_stored(flat)
+                .into_iter()
+                .map(|(key, tensor)| (format!("{group}/{key}"), tensor)),
+        );
     }
     let borrowed = tensors.iter().map(|(key, tensor)| (key.clone(), tensor)).collect();
     write_safetensors(&new.join(STATE_TENSORS), &borrowed, HashMap::new())?;
-    let counters = toml::to_string(state)
-        .map_err(|e| TrainError::File { path: new.join(STATE_TOML), why: e.to_string() })?;
+    let counters = toml::to_string(state).map_err(|e| TrainError::File {
+        path: new.join(STATE_TOML),
+        why: e.to_string(),
+    })?;
     std::fs::write(new.join(STATE_TOML), counters).map_err(|e| failed(&new.join(STATE_TOML), e))?;
 
     let ready = to_host(optimiser.published())?;
@@ -126,8 +136,16 @@ pub fn save(
             }
         }
         Published::Transformer { constants } => {
-            let borrowed = ready.iter().chain(constants).map(|(key, tensor)| (key.clone(), tensor)).collect();
-            write_safetensors(&new.join("diffusion_pytorch_model.safetensors"), &borrowed, HashMap::new())?;
+            let borrowed = ready
+                .iter()
+                .chain(constants)
+                .map(|(key, tensor)| (key.clone(), tensor))
+                .collect();
+            write_safetensors(
+                &new.join("diffusion_pytorch_model.safetensors"),
+                &borrowed,
+                HashMap::new(),
+            )?;
         }
     }
 
@@ -164,13 +182,23 @@ pub fn load(dir: &Path, layout: &Layout, device: &Device) -> Result<(RunState, O
     let old = aside(dir);
     let dir = if !dir.exists() && old.exists() { &old } else { dir };
     let toml_path = dir.join(STATE_TOML);
-    let wrong = |path: &Path, why: String| TrainError::File { path: path.to_owned(), why };
+    let wrong = |path: &Path, why: String| TrainError::File {
+        path: path.to_owned(),
+        why,
+    };
     let text = std::fs::read_to_string(&toml_path)
         .map_err(|e| wrong(&toml_path, format!("{e}; there is no checkpoint to resume from")))?;
-    let state: RunState =
-        toml::from_str(&text).map_err(|e| wrong(&toml_path, format!("is not a checkpoint of this version: {}", e.message())))?;
+    let state: RunState = toml::from_str(&text).map_err(|e| {
+        wrong(
+            &toml_path,
+            format!("is not a checkpoint of this version: {}", e.message()),
+        )
+    })?;
     if state.format != FORMAT {
-        return Err(wrong(&toml_path, format!("has format {}, this version reads {FORMAT}", state.format)));
+        return Err(wrong(
+            &toml_path,
+            format!("has format {}, this version reads {FORMAT}", state.format),
+        ));
     }
     let path = dir.join(STATE_TENSORS);
     let mut groups = read_groups(&path)?;
@@ -178,9 +206,14 @@ pub fn load(dir: &Path, layout: &Layout, device: &Device) -> Result<(RunState, O
         groups
             .remove(group)
             .map(|tensors| {
-                let flat = layout.from_stored(&tensors).map_err(|why| format!("{why}; was the adapter's rank changed?"))?;
+                let flat = layout
+                    .from_stored(&tensors)
+                    .map_err(|why| format!("{why}; was the adapter's rank changed?"))?;
                 match flat.iter().position(|value| !value.is_finite()) {
-                    Some(element) => Err(format!("`{}` is not finite; the file is damaged", layout.name_of(element))),
+                    Some(element) => Err(format!(
+                        "`{}` is not finite; the file is damaged",
+                        layout.name_of(element)
+                    )),
                     None => Ok(to_device(flat, device)),
                 }
             })
@@ -199,7 +232,12 @@ pub fn load(dir: &Path, layout: &Layout, device: &Device) -> Result<(RunState, O
         (true, average) => average,
         (false, _) => None,
     };
-    let optimiser = OptimiserState { parameters, average, moments, steps: state.optimiser_steps };
+    let optimiser = OptimiserState {
+        parameters,
+        average,
+        moments,
+        steps: state.optimiser_steps,
+    };
     Ok((state, optimiser))
 }
 
@@ -207,18 +245,29 @@ type Groups = BTreeMap<String, BTreeMap<String, StoredTensor>>;
 
 /// The tensors of a state file, by group.
 fn read_groups(path: &PathBuf) -> Result<Groups, TrainError> {
-    let wrong = |why: String| TrainError::File { path: path.clone(), why };
+    let wrong = |why: String| TrainError::File {
+        path: path.clone(),
+        why,
+    };
     let bytes = std::fs::read(path).map_err(|e| wrong(format!("{e}; the checkpoint is incomplete")))?;
     let file = SafeTensors::deserialize(&bytes).map_err(|e| wrong(format!("is damaged: {e}")))?;
     let mut groups = Groups::new();
     for (key, view) in file.tensors() {
-        let (group, name) = key.split_once('/').ok_or_else(|| wrong(format!("holds `{key}`, which has no group")))?;
+        let (group, name) = key
+            .split_once('/')
+            .ok_or_else(|| wrong(format!("holds `{key}`, which has no group")))?;
         if view.dtype() != safetensors::Dtype::F32 {
             return Err(wrong(format!("`{key}` is {:?}; the state is F32", view.dtype())));
         }
-        let values =
-            view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect::<Vec<_>>();
-        groups.entry(group.to_owned()).or_default().insert(name.to_owned(), (view.shape().to_vec(), values));
+        let values = view
+            .data()
+            .chunks_exact(4)
+            .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+            .collect::<Vec<_>>();
+        groups
+            .entry(group.to_owned())
+            .or_default()
+            .insert(name.to_owned(), (view.shape().to_vec(), values));
     }
     Ok(groups)
 }

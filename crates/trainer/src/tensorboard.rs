@@ -71,7 +71,9 @@ impl EventFile {
 
 /// Event.wall_time = 1, a double.
 fn time_field() -> Vec<u8> {
-    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |t| t.as_secs_f64());
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0.0, |t| t.as_secs_f64());
     let mut event = vec![1 << 3 | 1];
     event.extend_from_slice(&seconds.to_le_bytes());
     event

@@ -67,7 +67,11 @@ pub struct WorstRatio {
 impl WorstRatio {
     /// The one that is farther from 1; a NaN is farther than anything.
     fn larger(self, other: Self) -> Self {
-        if other.distance > self.distance || other.distance.is_nan() { other } else { self }
+        if other.distance > self.distance || other.distance.is_nan() {
+            other
+        } else {
+            self
+        }
     }
 }
 
@@ -107,7 +111,8 @@ pub struct Update<'a> {
 /// Every training node of a rollout, level by level.
 #[must_use]
 pub fn training_nodes(rollout: &Rollout) -> Vec<TrainingNode> {
-    let nodes = |(level, l): (usize, &StochasticLevel)| (0..l.prompts.len()).map(move |row| TrainingNode { level, row });
+    let nodes =
+        |(level, l): (usize, &StochasticLevel)| (0..l.prompts.len()).map(move |row| TrainingNode { level, row });
     rollout.levels.iter().enumerate().flat_map(nodes).collect()
 }
 
@@ -180,7 +185,9 @@ impl Update<'_> {
             &prompts,
             self.sampling.guidance,
         );
-        let node_means = level.transition.mean(parents.clone(), velocity.clone().without_autodiff());
+        let node_means = level
+            .transition
+            .mean(parents.clone(), velocity.clone().without_autodiff());
         let means = repeat_rows(node_means.clone(), k);
         let kind = self.sampling.log_prob;
         let log_probs = to_f64(level.transition.log_prob(children.clone(), means.clone(), kind)?)?;
@@ -193,12 +200,23 @@ impl Update<'_> {
         let mut factors = Vec::with_capacity(children_rows.len());
         for (row, replayed) in children_rows.iter().zip(&log_probs) {
             let stored = level.log_probs[*row];
-            let edge = self.objective.clipped.edge(*replayed, stored, edges[*row]).map_err(|source| {
-                TrainError::Objective { iteration: self.iteration, step: level.step, source }
-            })?;
+            let edge = self
+                .objective
+                .clipped
+                .edge(*replayed, stored, edges[*row])
+                .map_err(|source| TrainError::Objective {
+                    iteration: self.iteration,
+                    step: level.step,
+                    source,
+                })?;
             loss += weight * edge.loss;
             ratios.record(&edge);
-            let found = WorstRatio { distance: edge.log_ratio.exp_m1().abs(), level: index, stored, replayed: *replayed };
+            let found = WorstRatio {
+                distance: edge.log_ratio.exp_m1().abs(),
+                level: index,
+                stored,
+                replayed: *replayed,
+            };
             worst = Some(worst.map_or(found, |w| w.larger(found)));
             factors.push((weight * edge.derivative) as f32);
         }
@@ -222,20 +240,32 @@ impl Update<'_> {
                 self.sampling.guidance,
             );
             let reference_means = level.transition.mean(parents, other);
-            let divergence =
-                to_f64(level.transition.divergence(node_means.clone(), reference_means.clone(), Reduction::Mean)?)?;
+            let divergence = to_f64(level.transition.divergence(
+                node_means.clone(),
+                reference_means.clone(),
+                Reduction::Mean,
+            )?)?;
             kl = divergence.iter().sum::<f64>();
             // Every one of the node's edges carries the divergence, as it carries its clipped loss.
             let factor = self.objective.kl_beta * weight * k as f64;
             loss += factor * kl;
-            let slope = level.transition.divergence_derivative(node_means, reference_means, Reduction::Mean)?;
+            let slope = level
+                .transition
+                .divergence_derivative(node_means, reference_means, Reduction::Mean)?;
             upstream = upstream + slope * factor;
         }
 
         // The product's derivative in the velocity is `upstream`, so the tape carries it to the parameters.
         let gradients = (velocity * upstream.autodiff()).sum().backward();
         let gradient = self.layout.gradients(&tracked, &gradients, &level.parents.device());
-        Ok(NodeGradient { gradient, loss, kl, ratios, worst, nodes: rows.len() })
+        Ok(NodeGradient {
+            gradient,
+            loss,
+            kl,
+            ratios,
+            worst,
+            nodes: rows.len(),
+        })
     }
 
     /// The policy is on its own samples at the first update, so every ratio must be 1 up to rounding.
@@ -243,12 +273,7 @@ impl Update<'_> {
     /// # Errors
     ///
     /// [`TrainError::Ratio`] with the step and both values.
-    pub fn check_first_ratio(
-        &self,
-        rollout: &Rollout,
-        gradient: &NodeGradient,
-        limit: f64,
-    ) -> Result<(), TrainError> {
+    pub fn check_first_ratio(&self, rollout: &Rollout, gradient: &NodeGradient, limit: f64) -> Result<(), TrainError> {
         match gradient.worst {
             Some(worst) if worst.distance > limit || worst.distance.is_nan() => {
                 let level = &rollout.levels[worst.level];
@@ -276,5 +301,8 @@ fn pick_rows(x: &Tensor<4>, rows: &[usize]) -> Tensor<4> {
         return x.clone().narrow(0, *first, rows.len());
     }
     let indices: Vec<i64> = rows.iter().map(|row| *row as i64).collect();
-    x.clone().select(0, Tensor::<1, Int>::from_data(TensorData::new(indices, [rows.len()]), &x.device()))
+    x.clone().select(
+        0,
+        Tensor::<1, Int>::from_data(TensorData::new(indices, [rows.len()]), &x.device()),
+    )
 }

@@ -19,17 +19,30 @@ pub struct Gate {
 
 impl Gate {
     /// SiLU, `x·σ(x)`.
-    pub const SILU: Self = Self { linear: 1.0, cubic: 0.0 };
+    pub const SILU: Self = Self {
+        linear: 1.0,
+        cubic: 0.0,
+    };
     /// QuickGELU, `x·σ(1.702·x)`.
-    pub const QUICK_GELU: Self = Self { linear: 1.702, cubic: 0.0 };
+    pub const QUICK_GELU: Self = Self {
+        linear: 1.702,
+        cubic: 0.0,
+    };
     /// GELU by the tanh approximation: `½(1 + tanh u) = σ(2u)` with `u = √(2/π)·(x + 0.044715·x³)`.
-    pub const GELU_TANH: Self = Self { linear: 1.595_769_1, cubic: 0.071_354_82 };
+    pub const GELU_TANH: Self = Self {
+        linear: 1.595_769_121_605_730_7_f64 as f32,
+        cubic: 0.071_354_816_272_600_25_f64 as f32,
+    };
 }
 
 /// `x·σ(linear·x + cubic·x³)` of every element.
 #[must_use]
 pub fn gated<const D: usize>(x: Tensor<D>, gate: Gate) -> Tensor<D> {
-    Tensor::from_dispatch(<Dispatch as FusedOps>::gated(x.into_dispatch(), gate.linear, gate.cubic))
+    Tensor::from_dispatch(<Dispatch as FusedOps>::gated(
+        x.into_dispatch(),
+        gate.linear,
+        gate.cubic,
+    ))
 }
 
 /// Operations with a faster form on the CPU.
@@ -47,12 +60,7 @@ pub(crate) trait FusedOps: Backend {
     }
 
     /// Its derivative times `upstream`: `σ + x·σ·(1−σ)·(linear + 3·cubic·x²)`.
-    fn gated_backward(
-        x: FloatTensor<Self>,
-        upstream: FloatTensor<Self>,
-        linear: f32,
-        cubic: f32,
-    ) -> FloatTensor<Self> {
+    fn gated_backward(x: FloatTensor<Self>, upstream: FloatTensor<Self>, linear: f32, cubic: f32) -> FloatTensor<Self> {
         let gate = gate::<Self>(x.clone(), linear, cubic);
         let square = Self::float_mul(x.clone(), x.clone());
         let slope = Self::float_add_scalar(Self::float_mul_scalar(square, (3.0 * cubic).into()), linear.into());
@@ -86,7 +94,9 @@ impl<B: Backend + FusedOps, C: CheckpointStrategy> FusedOps for Autodiff<B, C> {
 
             fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
                 let (x, linear, cubic) = ops.state;
-                unary::<B, _>(ops.parents, ops.node, grads, |upstream| B::gated_backward(x, upstream, linear, cubic));
+                unary::<B, _>(ops.parents, ops.node, grads, |upstream| {
+                    B::gated_backward(x, upstream, linear, cubic)
+                });
             }
         }
 

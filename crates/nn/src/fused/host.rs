@@ -16,12 +16,7 @@ impl FusedOps for Flex {
         x
     }
 
-    fn gated_backward(
-        x: FloatTensor<Self>,
-        upstream: FloatTensor<Self>,
-        linear: f32,
-        cubic: f32,
-    ) -> FloatTensor<Self> {
+    fn gated_backward(x: FloatTensor<Self>, upstream: FloatTensor<Self>, linear: f32, cubic: f32) -> FloatTensor<Self> {
         let x = owned_f32(x);
         let mut upstream = owned_f32(upstream);
         for (value, x) in upstream.storage_mut::<f32>().iter_mut().zip(x.storage::<f32>()) {
@@ -71,7 +66,11 @@ fn exponential(x: f32) -> f32 {
 /// `a·b + c`, in one instruction where the machine has it. Where it has not, `mul_add` would call a slow exact routine.
 #[inline(always)]
 fn fused(a: f32, b: f32, c: f32) -> f32 {
-    if cfg!(target_feature = "fma") { a.mul_add(b, c) } else { a * b + c }
+    if cfg!(target_feature = "fma") {
+        a.mul_add(b, c)
+    } else {
+        a * b + c
+    }
 }
 
 #[cfg(test)]

@@ -44,7 +44,10 @@ impl Files {
     pub(super) fn open_folder(dir: &Path, stem: &str) -> Result<Self, WeightsError> {
         if !dir.is_dir() {
             let source = std::io::Error::new(std::io::ErrorKind::NotFound, "there is no such folder; check the path");
-            return Err(WeightsError::Io { path: dir.to_owned(), source });
+            return Err(WeightsError::Io {
+                path: dir.to_owned(),
+                source,
+            });
         }
         let single = dir.join(format!("{stem}.safetensors"));
         let index = dir.join(format!("{stem}.safetensors.index.json"));
@@ -54,19 +57,31 @@ impl Files {
         } else if index.exists() {
             Self::open_shards(dir, &index)
         } else {
-            Err(WeightsError::NoWeights { dir: dir.to_owned(), stem: stem.to_owned(), found: describe_folder(dir) })
+            Err(WeightsError::NoWeights {
+                dir: dir.to_owned(),
+                stem: stem.to_owned(),
+                found: describe_folder(dir),
+            })
         }
     }
 
     /// Opens one file.
     pub(super) fn open_file(path: &Path) -> Result<Self, WeightsError> {
-        Ok(Self { origin: path.to_owned(), entries: read_header(path)? })
+        Ok(Self {
+            origin: path.to_owned(),
+            entries: read_header(path)?,
+        })
     }
 
     fn open_shards(dir: &Path, index_path: &Path) -> Result<Self, WeightsError> {
-        let index_error = |why: String| WeightsError::Index { path: index_path.to_owned(), why };
-        let text = std::fs::read_to_string(index_path)
-            .map_err(|source| WeightsError::Io { path: index_path.to_owned(), source })?;
+        let index_error = |why: String| WeightsError::Index {
+            path: index_path.to_owned(),
+            why,
+        };
+        let text = std::fs::read_to_string(index_path).map_err(|source| WeightsError::Io {
+            path: index_path.to_owned(),
+            source,
+        })?;
         let index: ShardIndex =
             serde_json::from_str(&text).map_err(|e| index_error(format!("not a shard index: {e}")))?;
         let mut shards: BTreeMap<&str, BTreeMap<String, Entry>> = BTreeMap::new();
@@ -102,20 +117,35 @@ impl Files {
                 )));
             }
         }
-        Ok(Self { origin: dir.to_owned(), entries })
+        Ok(Self {
+            origin: dir.to_owned(),
+            entries,
+        })
     }
 
     /// Reads one tensor's values, widened to f32 (exact for F32, F16 and BF16).
     pub(super) fn read(&self, key: &str, entry: &Entry) -> Result<Vec<f32>, WeightsError> {
-        let io = |source| WeightsError::Io { path: entry.file.clone(), source };
+        let io = |source| WeightsError::Io {
+            path: entry.file.clone(),
+            source,
+        };
         let mut file = File::open(&entry.file).map_err(io)?;
         file.seek(SeekFrom::Start(entry.begin)).map_err(io)?;
         let mut bytes = vec![0; entry.length];
         file.read_exact(&mut bytes).map_err(io)?;
         let values: Vec<f32> = match entry.dtype {
-            Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
-            Dtype::F16 => bytes.chunks_exact(2).map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
-            Dtype::BF16 => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32()).collect(),
+            Dtype::F32 => bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect(),
+            Dtype::F16 => bytes
+                .chunks_exact(2)
+                .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
+                .collect(),
+            Dtype::BF16 => bytes
+                .chunks_exact(2)
+                .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+                .collect(),
             other => {
                 return Err(WeightsError::Dtype {
                     path: entry.file.clone(),
@@ -125,9 +155,11 @@ impl Files {
             }
         };
         match values.iter().position(|v| !v.is_finite()) {
-            Some(element) => {
-                Err(WeightsError::NonFinite { path: entry.file.clone(), key: key.to_owned(), element })
-            }
+            Some(element) => Err(WeightsError::NonFinite {
+                path: entry.file.clone(),
+                key: key.to_owned(),
+                element,
+            }),
             None => Ok(values),
         }
     }
@@ -135,8 +167,14 @@ impl Files {
 
 /// Parses the header of one safetensors file and checks it against the file's length.
 fn read_header(path: &Path) -> Result<BTreeMap<String, Entry>, WeightsError> {
-    let io = |source| WeightsError::Io { path: path.to_owned(), source };
-    let broken = |why: String| WeightsError::Broken { path: path.to_owned(), why };
+    let io = |source| WeightsError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let broken = |why: String| WeightsError::Broken {
+        path: path.to_owned(),
+        why,
+    };
     let mut file = File::open(path).map_err(io)?;
     let file_length = file.metadata().map_err(io)?.len();
     let mut start = [0; 64];
@@ -146,7 +184,9 @@ fn read_header(path: &Path) -> Result<BTreeMap<String, Entry>, WeightsError> {
         return Err(broken(format!("only {file_length} bytes long")));
     };
     if size > MAX_HEADER_BYTES || size + HEADER_SIZE_BYTES > file_length {
-        return Err(broken(format!("its header claims {size} bytes, the file has {file_length}")));
+        return Err(broken(format!(
+            "its header claims {size} bytes, the file has {file_length}"
+        )));
     }
     file.seek(SeekFrom::Start(HEADER_SIZE_BYTES)).map_err(io)?;
     let mut header = vec![0; size as usize];
@@ -185,14 +225,23 @@ fn recognise_other_format(path: &Path, start: &[u8]) -> Result<(), WeightsError>
     if size <= MAX_HEADER_BYTES && start.get(HEADER_SIZE_BYTES as usize) == Some(&b'{') {
         return Ok(());
     }
-    let other = |what, fix| Err(WeightsError::NotSafetensors { path: path.to_owned(), what, fix });
+    let other = |what, fix| {
+        Err(WeightsError::NotSafetensors {
+            path: path.to_owned(),
+            what,
+            fix,
+        })
+    };
     let text = String::from_utf8_lossy(start).to_lowercase();
     if start.is_empty() {
         other("an empty file", "download it again")
     } else if text.starts_with("version https://git-lfs") {
         other("a Git LFS pointer", "fetch the real file with `git lfs pull`")
     } else if text.trim_start().starts_with("<!doctype") || text.trim_start().starts_with("<html") {
-        other("an HTML page", "the download was answered with a web page, often for a missing login; download it again")
+        other(
+            "an HTML page",
+            "the download was answered with a web page, often for a missing login; download it again",
+        )
     } else if start.starts_with(b"PK\x03\x04") {
         other("a PyTorch zip archive (.bin, .pt)", "save the weights as safetensors")
     } else if start.starts_with(&[0x80, 0x02]) {
@@ -223,9 +272,17 @@ fn describe_folder(dir: &Path) -> String {
         .flatten()
         .flatten()
         .map(|e| e.file_name().to_string_lossy().into_owned())
-        .filter(|n| [".safetensors", ".bin", ".pt", ".pth", ".json", ".ckpt"].iter().any(|end| n.ends_with(end)))
+        .filter(|n| {
+            [".safetensors", ".bin", ".pt", ".pth", ".json", ".ckpt"]
+                .iter()
+                .any(|end| n.ends_with(end))
+        })
         .collect();
     names.sort();
     names.truncate(4);
-    if names.is_empty() { String::new() } else { format!(" (found {})", names.join(", ")) }
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!(" (found {})", names.join(", "))
+    }
 }

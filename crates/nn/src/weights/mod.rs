@@ -103,7 +103,10 @@ impl Weights {
             keys: RefCell::default(),
             ignored: RefCell::default(),
         };
-        Self { prefix: String::new(), shared: Rc::new(shared) }
+        Self {
+            prefix: String::new(),
+            shared: Rc::new(shared),
+        }
     }
 
     /// The device that tensors are created on.
@@ -116,7 +119,10 @@ impl Weights {
     #[must_use]
     pub fn scope(&self, name: impl std::fmt::Display) -> Self {
         let prefix = format!("{}{name}.", self.prefix);
-        Self { prefix: if prefix == "." { String::new() } else { prefix }, shared: self.shared.clone() }
+        Self {
+            prefix: if prefix == "." { String::new() } else { prefix },
+            shared: self.shared.clone(),
+        }
     }
 
     /// Whether the source has this tensor. Only files can lack one.
@@ -160,7 +166,10 @@ impl Weights {
         }
         let values = self.values(name, stored)?;
         // Transposed on the host, once, so that every later product reads a contiguous matrix.
-        let tensor = Tensor::from_data(TensorData::new(transpose(&values, outputs), [inputs, outputs]), self.device());
+        let tensor = Tensor::from_data(
+            TensorData::new(transpose(&values, outputs), [inputs, outputs]),
+            self.device(),
+        );
         Ok(self.register(name, tensor, stored, true))
     }
 
@@ -188,7 +197,11 @@ impl Weights {
             Source::Files(files) => {
                 let Some(entry) = files.entries.get(&key) else {
                     let near = nearest(&key, files.entries.keys());
-                    return Err(WeightsError::Missing { path: files.origin.clone(), key, near });
+                    return Err(WeightsError::Missing {
+                        path: files.origin.clone(),
+                        key,
+                        near,
+                    });
                 };
                 if entry.shape != shape {
                     return Err(WeightsError::Shape {
@@ -227,8 +240,11 @@ impl Weights {
         if let Source::Files(files) = &self.shared.source {
             let asked = self.shared.asked.borrow();
             let ignored = self.shared.ignored.borrow();
-            let unused: Vec<&String> =
-                files.entries.keys().filter(|k| !asked.contains_key(*k) && !ignored.contains(*k)).collect();
+            let unused: Vec<&String> = files
+                .entries
+                .keys()
+                .filter(|k| !asked.contains_key(*k) && !ignored.contains(*k))
+                .collect();
             if let Some(first) = unused.first() {
                 return Err(WeightsError::Unused {
                     path: files.origin.clone(),
@@ -258,7 +274,11 @@ impl Weights {
         transposed: bool,
     ) -> Param<Tensor<D>> {
         let id = ParamId::new();
-        let key = ParameterKey { key: self.key(name), shape: stored.to_vec(), transposed };
+        let key = ParameterKey {
+            key: self.key(name),
+            shape: stored.to_vec(),
+            transposed,
+        };
         self.shared.keys.borrow_mut().insert(id, key);
         // `initialized` takes the training state of the tensor, which is off on a device without autodiff.
         Param::initialized(id, tensor)
@@ -277,7 +297,14 @@ impl Weights {
         let key = self.key(name);
         self.shared.asked.borrow_mut().insert(key.clone(), stored.to_vec());
         let id = ParamId::new();
-        self.shared.keys.borrow_mut().insert(id, ParameterKey { key, shape: stored.to_vec(), transposed });
+        self.shared.keys.borrow_mut().insert(
+            id,
+            ParameterKey {
+                key,
+                shape: stored.to_vec(),
+                transposed,
+            },
+        );
         let zeros = move |device: &Device, _: bool| Tensor::zeros(shape, device);
         Param::uninitialized(id, zeros, self.shared.device.clone(), false, shape.into())
     }
@@ -294,9 +321,15 @@ pub fn read_config<T: DeserializeOwned>(path: &Path) -> Result<T, WeightsError> 
             path: PathBuf::from(path),
             why: "there is no such file; is the path right and the download complete?".into(),
         },
-        _ => WeightsError::Io { path: path.to_owned(), source },
+        _ => WeightsError::Io {
+            path: path.to_owned(),
+            source,
+        },
     })?;
-    serde_json::from_str(&text).map_err(|e| WeightsError::Config { path: PathBuf::from(path), why: e.to_string() })
+    serde_json::from_str(&text).map_err(|e| WeightsError::Config {
+        path: PathBuf::from(path),
+        why: e.to_string(),
+    })
 }
 
 /// The transpose of a row-major matrix of `rows` rows.

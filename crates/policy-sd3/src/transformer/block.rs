@@ -35,7 +35,10 @@ impl Condition {
     /// `vectors` is `[rows, width]`; `rows[b]` is the row of batch entry `b`.
     #[must_use]
     pub fn new(vectors: Tensor<2>, rows: &[usize]) -> Self {
-        Self { activated: silu(vectors), rows: rows.to_vec() }
+        Self {
+            activated: silu(vectors),
+            rows: rows.to_vec(),
+        }
     }
 
     /// `PARTS` modulation vectors, each `[batch, 1, width]`.
@@ -77,7 +80,10 @@ pub(super) struct Continuous {
 
 impl Continuous {
     pub(super) fn load(weights: &Weights, width: usize) -> Result<Self, WeightsError> {
-        Ok(Self { linear: Linear::load(&weights.scope("linear"), width, 2 * width)?, norm: plain_norm(width) })
+        Ok(Self {
+            linear: Linear::load(&weights.scope("linear"), width, 2 * width)?,
+            norm: plain_norm(width),
+        })
     }
 
     pub(super) fn forward(&self, x: Tensor<3>, condition: &Condition) -> Tensor<3> {
@@ -172,6 +178,7 @@ struct TextTail {
 
 /// How the text enters a block: fully modulated, or, in the last one, only as keys and values.
 #[derive(Module, Debug)]
+#[allow(clippy::large_enum_variant)] // There is one per block, and it holds handles to tensors only.
 enum TextSide {
     Full(TextTail),
     PreOnly(Continuous),
@@ -199,7 +206,10 @@ impl Block {
         let dual = if has_dual {
             let attn2 = weights.scope("attn2");
             let projections = Projections::load(&attn2, config, ["to_q", "to_k", "to_v", "norm_q", "norm_k"])?;
-            Some(DualAttention { projections, out: output(&attn2, "to_out.0")? })
+            Some(DualAttention {
+                projections,
+                out: output(&attn2, "to_out.0")?,
+            })
         } else {
             None
         };
@@ -230,7 +240,12 @@ impl Block {
     /// Both streams through the block.
     #[must_use]
     pub fn forward(&self, streams: Streams, condition: &Condition, heads: usize) -> Streams {
-        let Streams { image, text: Some(text), key_bias } = streams else {
+        let Streams {
+            image,
+            text: Some(text),
+            key_bias,
+        } = streams
+        else {
             // Only the last block drops the text, and nothing follows it.
             return streams;
         };
@@ -239,7 +254,10 @@ impl Block {
             Some(dual) => {
                 let [a, b, c, d, e, f, shift, scale, gate] = condition.project::<9>(&self.modulation);
                 let x = modulate(normalised_image.clone(), shift, scale);
-                let (q, k) = (dual.projections.queries(x.clone(), heads), dual.projections.keys(x.clone(), heads));
+                let (q, k) = (
+                    dual.projections.queries(x.clone(), heads),
+                    dual.projections.keys(x.clone(), heads),
+                );
                 let attended = attention(q, k, dual.projections.values(x, heads), None, None);
                 ([a, b, c, d, e, f], Some(dual.out.forward(merge_heads(attended)) * gate))
             }
@@ -264,8 +282,14 @@ impl Block {
         };
 
         let image_tokens = x.dims()[1];
-        let k = Tensor::cat(vec![self.image.keys(x.clone(), heads), self.text.keys(y.clone(), heads)], 2);
-        let v = Tensor::cat(vec![self.image.values(x.clone(), heads), self.text.values(y.clone(), heads)], 2);
+        let k = Tensor::cat(
+            vec![self.image.keys(x.clone(), heads), self.text.keys(y.clone(), heads)],
+            2,
+        );
+        let v = Tensor::cat(
+            vec![self.image.values(x.clone(), heads), self.text.values(y.clone(), heads)],
+            2,
+        );
         let mut q = self.image.queries(x, heads);
         if tail.is_some() {
             // In the last block nobody reads what the text tokens gather, so they ask nothing.

@@ -52,7 +52,11 @@ impl PatchEmbedder {
 
     /// The centred `rows × columns` part of the table, `[1, rows·columns, width]`.
     fn crop(&self, rows: usize, columns: usize) -> Tensor<3> {
-        assert!(rows <= self.side && columns <= self.side, "{rows}×{columns} patches exceed the table of {}", self.side);
+        assert!(
+            rows <= self.side && columns <= self.side,
+            "{rows}×{columns} patches exceed the table of {}",
+            self.side
+        );
         let (top, left) = ((self.side - rows) / 2, (self.side - columns) / 2);
         let width = self.positions.dims()[2];
         self.positions
@@ -100,8 +104,9 @@ impl ConditionEmbedder {
 #[must_use]
 pub fn time_projection(timesteps: &[f64], device: &Device) -> Tensor<2> {
     let half = TIME_CHANNELS / 2;
-    let frequencies: Vec<f32> =
-        (0..half).map(|i| (-(10_000f32.ln()) * i as f32 / half as f32).exp()).collect();
+    let frequencies: Vec<f32> = (0..half)
+        .map(|i| (-(10_000f32.ln()) * i as f32 / half as f32).exp())
+        .collect();
     let values: Vec<f32> = timesteps
         .iter()
         .flat_map(|t| {

@@ -70,7 +70,12 @@ impl TransformerConfig {
     pub fn read(dir: &Path) -> Result<Self, WeightsError> {
         let path = dir.join("config.json");
         let config: Self = read_config(&path)?;
-        let wrong = |why: String| Err(WeightsError::Config { path: path.clone(), why });
+        let wrong = |why: String| {
+            Err(WeightsError::Config {
+                path: path.clone(),
+                why,
+            })
+        };
         if config.caption_projection_dim != config.width() {
             return wrong(format!(
                 "caption_projection_dim is {}, but heads × head width is {}; the two streams must be equally wide",
@@ -79,13 +84,19 @@ impl TransformerConfig {
             ));
         }
         if !matches!(config.qk_norm.as_deref(), None | Some("rms_norm")) {
-            return wrong(format!("qk_norm is {:?}; only null and \"rms_norm\" are known", config.qk_norm));
+            return wrong(format!(
+                "qk_norm is {:?}; only null and \"rms_norm\" are known",
+                config.qk_norm
+            ));
         }
         if config.patch_size == 0 || config.num_layers == 0 || config.num_attention_heads == 0 {
             return wrong("patch_size, num_layers and num_attention_heads must be at least 1".into());
         }
         if let Some(layer) = config.dual_attention_layers.iter().find(|l| **l >= config.num_layers) {
-            return wrong(format!("dual_attention_layers names block {layer} of {}", config.num_layers));
+            return wrong(format!(
+                "dual_attention_layers names block {layer} of {}",
+                config.num_layers
+            ));
         }
         Ok(config)
     }
@@ -174,7 +185,11 @@ impl Transformer {
             streams = block.forward(streams, &condition, self.heads);
         }
         let out = self.norm_out.forward(streams.image, &condition);
-        self.unpatch(self.proj_out.forward(out), height / self.patch_size, width / self.patch_size)
+        self.unpatch(
+            self.proj_out.forward(out),
+            height / self.patch_size,
+            width / self.patch_size,
+        )
     }
 
     /// The condition vector of every batch entry: embedded time plus embedded pooled text.
@@ -198,7 +213,11 @@ impl Transformer {
             let keys = image.dims()[1] + tokens + 1;
             key_bias = Some(repeated_key_bias(keys, conditioning.zero_tokens, &device));
         }
-        Streams { image, text: Some(block::gather(text, rows)), key_bias }
+        Streams {
+            image,
+            text: Some(block::gather(text, rows)),
+            key_bias,
+        }
     }
 
     /// The blocks, in order.
@@ -217,14 +236,18 @@ impl Transformer {
     /// `transformer_blocks.0.attn.to_q`.
     pub fn adapted_layers(&self) -> impl Iterator<Item = (String, &LoraLinear)> {
         self.blocks.iter().enumerate().flat_map(|(i, block)| {
-            block.adapted_layers().map(move |(name, layer)| (format!("transformer_blocks.{i}.attn.{name}"), layer))
+            block
+                .adapted_layers()
+                .map(move |(name, layer)| (format!("transformer_blocks.{i}.attn.{name}"), layer))
         })
     }
 
     /// As [`Transformer::adapted_layers`], to change them.
     pub fn adapted_layers_mut(&mut self) -> impl Iterator<Item = (String, &mut LoraLinear)> {
         self.blocks.iter_mut().enumerate().flat_map(|(i, block)| {
-            block.adapted_layers_mut().map(move |(name, layer)| (format!("transformer_blocks.{i}.attn.{name}"), layer))
+            block
+                .adapted_layers_mut()
+                .map(move |(name, layer)| (format!("transformer_blocks.{i}.attn.{name}"), layer))
         })
     }
 

@@ -25,8 +25,11 @@ fn transformer_parity_block_by_block() {
     let fixture = Fixture::read("sd3_io");
     for case in CASES {
         let latents: Tensor<4> = fixture.tensor(&format!("in.dit.{case}.latent"), &device);
-        let timesteps: Vec<f64> =
-            fixture.values(&format!("in.dit.{case}.timestep")).iter().map(|t| f64::from(*t)).collect();
+        let timesteps: Vec<f64> = fixture
+            .values(&format!("in.dit.{case}.timestep"))
+            .iter()
+            .map(|t| f64::from(*t))
+            .collect();
         let rows: Vec<usize> = (0..timesteps.len()).collect();
         let conditioning = Conditioning {
             sequence: fixture.tensor(&format!("in.dit.{case}.embeds"), &device),
@@ -34,7 +37,12 @@ fn transformer_parity_block_by_block() {
             zero_tokens: 0,
         };
         let expected = |key: &str| fixture.values(&format!("dit.{case}.{key}"));
-        assert_close("time_proj", time_projection(&timesteps, &device), expected("time_proj"), 1e-4);
+        assert_close(
+            "time_proj",
+            time_projection(&timesteps, &device),
+            expected("time_proj"),
+            1e-4,
+        );
         let condition = network.condition(&timesteps, &conditioning, &rows);
         let mut streams = network.embed(latents.clone(), &conditioning, &rows);
         assert_close("patch_embed", streams.image.clone(), expected("patch_embed"), 1e-4);
@@ -43,9 +51,19 @@ fn transformer_parity_block_by_block() {
         for (i, block) in network.blocks().iter().enumerate() {
             streams = block.forward(streams, &condition, network.heads());
             let image = streams.image.clone();
-            assert_close(&format!("block {i} image"), image, expected(&format!("block{i}.image")), 1e-4);
+            assert_close(
+                &format!("block {i} image"),
+                image,
+                expected(&format!("block{i}.image")),
+                1e-4,
+            );
             if let Some(text) = streams.text.clone() {
-                assert_close(&format!("block {i} text"), text, expected(&format!("block{i}.text")), 1e-4);
+                assert_close(
+                    &format!("block {i} text"),
+                    text,
+                    expected(&format!("block{i}.text")),
+                    1e-4,
+                );
             }
         }
         assert!(streams.text.is_none(), "the last block ends the text stream");
@@ -82,7 +100,8 @@ pub(crate) fn ramp<const D: usize>(shape: [usize; D], device: &Device) -> Tensor
 }
 
 fn assert_same<const D: usize>(a: Tensor<D>, b: Tensor<D>, tolerance: f32) {
-    a.into_data().assert_approx_eq::<f32>(&b.into_data(), Tolerance::absolute(tolerance));
+    a.into_data()
+        .assert_approx_eq::<f32>(&b.into_data(), Tolerance::absolute(tolerance));
 }
 
 /// One zero token with ln n added to its logit gives what n zero tokens give.
@@ -93,7 +112,11 @@ fn one_zero_token_stands_for_many() {
     let sequence = ramp([2, 5, 12], &device);
     let pooled = ramp([2, 10], &device);
     let latents = ramp([2, 4, 8, 6], &device);
-    let merged = Conditioning { sequence: sequence.clone(), pooled: pooled.clone(), zero_tokens: 9 };
+    let merged = Conditioning {
+        sequence: sequence.clone(),
+        pooled: pooled.clone(),
+        zero_tokens: 9,
+    };
     let written_out = Conditioning {
         sequence: Tensor::cat(vec![sequence, Tensor::zeros([2, 9, 12], &device)], 1),
         pooled,
@@ -111,7 +134,11 @@ fn shared_rows_equal_copied_rows() {
     let (network, _) = toy(&device);
     let (sequence, pooled) = (ramp([2, 5, 12], &device), ramp([2, 10], &device));
     let latents = ramp([3, 4, 8, 8], &device);
-    let shared = Conditioning { sequence: sequence.clone(), pooled: pooled.clone(), zero_tokens: 3 };
+    let shared = Conditioning {
+        sequence: sequence.clone(),
+        pooled: pooled.clone(),
+        zero_tokens: 3,
+    };
     let copied = Conditioning {
         sequence: Tensor::cat(vec![sequence.clone(), sequence.narrow(0, 1, 1)], 0),
         pooled: Tensor::cat(vec![pooled.clone(), pooled.narrow(0, 1, 1)], 0),
@@ -131,13 +158,26 @@ fn shared_rows_equal_copied_rows() {
 fn adapter_on_off_and_merged() {
     let device = Device::flex();
     let (network, _) = toy(&device);
-    let conditioning =
-        Conditioning { sequence: ramp([1, 5, 12], &device), pooled: ramp([1, 10], &device), zero_tokens: 3 };
+    let conditioning = Conditioning {
+        sequence: ramp([1, 5, 12], &device),
+        pooled: ramp([1, 10], &device),
+        zero_tokens: 3,
+    };
     let run = |n: &Transformer| n.forward(ramp([2, 4, 8, 8], &device), &[400.0], &conditioning, &[0, 0]);
     let base = run(&network);
     let mut adapted = network.clone();
-    let config = LoraConfig { rank: 3, alpha: 6.0, init: LoraInit::Kaiming };
-    lora::attach(&mut adapted, &mut BTreeMap::new().into_iter().collect(), &config, 1, &device);
+    let config = LoraConfig {
+        rank: 3,
+        alpha: 6.0,
+        init: LoraInit::Kaiming,
+    };
+    lora::attach(
+        &mut adapted,
+        &mut BTreeMap::new().into_iter().collect(),
+        &config,
+        1,
+        &device,
+    );
     assert_eq!(run(&adapted).into_data(), base.clone().into_data(), "B starts at zero");
     let filled = fill_b(adapted, &device);
     let on = run(&filled);
@@ -155,7 +195,11 @@ pub(crate) fn fill_b(network: Transformer, device: &Device) -> Transformer {
             // Only B of an adapter is exactly zero everywhere.
             let zero: f32 = param.val().abs().max().into_scalar();
             let device = self.0;
-            if zero == 0.0 { param.map(|t| ramp(t.dims(), device)) } else { param }
+            if zero == 0.0 {
+                param.map(|t| ramp(t.dims(), device))
+            } else {
+                param
+            }
         }
     }
     network.map(&mut Fill(device))

@@ -63,7 +63,10 @@ impl Experiment {
     ///
     /// As for [`Experiment::open`].
     pub fn new(config: ExperimentConfig, origin: &Path) -> Result<Self, ConfigError> {
-        let check = Check { config: &config, origin };
+        let check = Check {
+            config: &config,
+            origin,
+        };
         check.model()?;
         check.rewards()?;
         check.sampling()?;
@@ -93,7 +96,12 @@ impl Experiment {
             weight_decay: config.train.weight_decay,
             gradient_clip: config.train.gradient_clip,
         };
-        let credit = CreditRule { normalisation: config.credit.normalisation, mix, backup, credit: config.credit.rule };
+        let credit = CreditRule {
+            normalisation: config.credit.normalisation,
+            mix,
+            backup,
+            credit: config.credit.rule,
+        };
         let experiment = Self {
             origin: origin.to_owned(),
             window_law,
@@ -127,7 +135,11 @@ impl Experiment {
         let tree = &self.config.tree;
         let stochastic: Vec<usize> = (start..start + tree.window).collect();
         Plan::windowed(self.config.sampling.steps, &stochastic, tree.children, tree.roots).map_err(|e| {
-            ConfigError::Value { path: self.origin.clone(), key: "tree".into(), why: e.to_string() }
+            ConfigError::Value {
+                path: self.origin.clone(),
+                key: "tree".into(),
+                why: e.to_string(),
+            }
         })
     }
 
@@ -135,7 +147,9 @@ impl Experiment {
     #[must_use]
     pub fn noise_level(&self) -> f64 {
         let sampling = &self.config.sampling;
-        sampling.noise_level.unwrap_or_else(|| sampling.kernel.default_noise_level())
+        sampling
+            .noise_level
+            .unwrap_or_else(|| sampling.kernel.default_noise_level())
     }
 
     /// The configuration as TOML, every key written out.
@@ -147,8 +161,10 @@ impl Experiment {
         let mut config = self.config.clone();
         config.sampling.noise_level = Some(self.noise_level());
         config.train.learning_rate = Some(self.optimiser.learning_rate);
-        toml::to_string_pretty(&config)
-            .map_err(|e| ConfigError::Read { path: self.origin.clone(), why: format!("cannot be written out: {e}") })
+        toml::to_string_pretty(&config).map_err(|e| ConfigError::Read {
+            path: self.origin.clone(),
+            why: format!("cannot be written out: {e}"),
+        })
     }
 }
 
@@ -159,13 +175,41 @@ fn idle_settings(config: &ExperimentConfig) -> Vec<String> {
     let law = tree.window_law;
     let softmax = credit.backup == BackupName::Softmax;
     [
-        (tree.window_ratio.is_some() && law != LawName::Geometric, "tree.window_ratio", "tree.window_law = \"geometric\""),
-        (tree.window_start.is_some() && law != LawName::Fixed, "tree.window_start", "tree.window_law = \"fixed\""),
-        (tree.window_every.is_some() && law != LawName::Shifting, "tree.window_every", "tree.window_law = \"shifting\""),
-        (tree.window_by.is_some() && law != LawName::Shifting, "tree.window_by", "tree.window_law = \"shifting\""),
-        (tree.window_at_end.is_some() && law != LawName::Shifting, "tree.window_at_end", "tree.window_law = \"shifting\""),
-        (credit.temperature.is_some() && !softmax, "credit.temperature", "credit.backup = \"softmax\""),
-        (credit.log_prob_reduction.is_some() && !softmax, "credit.log_prob_reduction", "credit.backup = \"softmax\""),
+        (
+            tree.window_ratio.is_some() && law != LawName::Geometric,
+            "tree.window_ratio",
+            "tree.window_law = \"geometric\"",
+        ),
+        (
+            tree.window_start.is_some() && law != LawName::Fixed,
+            "tree.window_start",
+            "tree.window_law = \"fixed\"",
+        ),
+        (
+            tree.window_every.is_some() && law != LawName::Shifting,
+            "tree.window_every",
+            "tree.window_law = \"shifting\"",
+        ),
+        (
+            tree.window_by.is_some() && law != LawName::Shifting,
+            "tree.window_by",
+            "tree.window_law = \"shifting\"",
+        ),
+        (
+            tree.window_at_end.is_some() && law != LawName::Shifting,
+            "tree.window_at_end",
+            "tree.window_law = \"shifting\"",
+        ),
+        (
+            credit.temperature.is_some() && !softmax,
+            "credit.temperature",
+            "credit.backup = \"softmax\"",
+        ),
+        (
+            credit.log_prob_reduction.is_some() && !softmax,
+            "credit.log_prob_reduction",
+            "credit.backup = \"softmax\"",
+        ),
     ]
     .into_iter()
     .filter(|(idle, ..)| *idle)
@@ -188,7 +232,10 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
     }
     let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
     for setting in settings {
-        let wrong = |why: String| ConfigError::Override { setting: setting.clone(), why };
+        let wrong = |why: String| ConfigError::Override {
+            setting: setting.clone(),
+            why,
+        };
         let (key, value) = setting
             .split_once('=')
             .ok_or_else(|| wrong("write it as key=value, for example train.iterations=10".into()))?;
@@ -198,7 +245,10 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
             .and_then(|mut t| t.remove("value"))
             .unwrap_or_else(|| toml::Value::String(value.to_owned()));
         let mut path: Vec<&str> = key.trim().split('.').collect();
-        let last = path.pop().filter(|last| !last.is_empty()).ok_or_else(|| wrong("the key is empty".into()))?;
+        let last = path
+            .pop()
+            .filter(|last| !last.is_empty())
+            .ok_or_else(|| wrong("the key is empty".into()))?;
         let mut inner = &mut table;
         for part in path {
             inner = inner
@@ -249,7 +299,11 @@ struct Check<'a> {
 
 impl Check<'_> {
     fn value(&self, key: impl Into<String>, why: impl Into<String>) -> ConfigError {
-        ConfigError::Value { path: self.origin.to_owned(), key: key.into(), why: why.into() }
+        ConfigError::Value {
+            path: self.origin.to_owned(),
+            key: key.into(),
+            why: why.into(),
+        }
     }
 
     fn require(&self, holds: bool, key: &'static str, why: impl FnOnce() -> String) -> Result<(), ConfigError> {
@@ -261,21 +315,39 @@ impl Check<'_> {
         let index = model.path.join("model_index.json");
         let shown = std::path::absolute(&model.path).unwrap_or_else(|_| model.path.clone());
         self.require(model.path.is_dir(), "model.path", || {
-            format!("there is no folder {}; name a pipeline folder in diffusers' layout", shown.display())
+            format!(
+                "there is no folder {}; name a pipeline folder in diffusers' layout",
+                shown.display()
+            )
         })?;
         self.require(index.is_file(), "model.path", || {
-            format!("{} holds no model_index.json; name a pipeline folder in diffusers' layout", shown.display())
+            format!(
+                "{} holds no model_index.json; name a pipeline folder in diffusers' layout",
+                shown.display()
+            )
         })?;
-        self.require(model.t5_tokens > 0, "model.t5_tokens", || "is 0; use at least 1 (diffusers' default is 256)".into())?;
+        self.require(model.t5_tokens > 0, "model.t5_tokens", || {
+            "is 0; use at least 1 (diffusers' default is 256)".into()
+        })?;
         self.size()?;
         if let Some(lora) = &self.config.lora {
             if let Some(path) = &lora.path {
-                let files = [policy_sd3::adapter::PEFT_WEIGHTS, policy_sd3::adapter::DIFFUSERS_WEIGHTS];
+                let files = [
+                    policy_sd3::adapter::PEFT_WEIGHTS,
+                    policy_sd3::adapter::DIFFUSERS_WEIGHTS,
+                ];
                 self.require(files.iter().any(|file| path.join(file).is_file()), "lora.path", || {
-                    format!("{} holds neither {} nor {}; name the folder of an adapter", path.display(), files[0], files[1])
+                    format!(
+                        "{} holds neither {} nor {}; name the folder of an adapter",
+                        path.display(),
+                        files[0],
+                        files[1]
+                    )
                 })?;
             }
-            self.require(lora.rank > 0, "lora.rank", || "is 0; use at least 1, or leave out [lora] to train all weights".into())?;
+            self.require(lora.rank > 0, "lora.rank", || {
+                "is 0; use at least 1, or leave out [lora] to train all weights".into()
+            })?;
             self.require(lora.alpha.is_finite() && lora.alpha > 0.0, "lora.alpha", || {
                 format!("is {}; use a positive number (twice the rank is common)", lora.alpha)
             })?;
@@ -285,15 +357,19 @@ impl Check<'_> {
 
     /// Whether the model can draw pictures of the size that is asked for. Its configuration files tell.
     fn size(&self) -> Result<(), ConfigError> {
-        let Some(size) = self.config.model.size else { return Ok(()) };
+        let Some(size) = self.config.model.size else {
+            return Ok(());
+        };
         let dir = &self.config.model.path;
         let transformer = TransformerConfig::read(&dir.join("transformer"))?;
         let factor = read_config::<VaeConfig>(&dir.join("vae").join("config.json"))?.spatial_factor();
         let grain = factor * transformer.patch_size;
         let largest = transformer.pos_embed_max_size * grain;
-        self.require(size > 0 && size.is_multiple_of(grain) && size <= largest, "model.size", || {
-            format!("is {size}; this model draws pictures whose side is a multiple of {grain}, at most {largest}")
-        })
+        self.require(
+            size > 0 && size.is_multiple_of(grain) && size <= largest,
+            "model.size",
+            || format!("is {size}; this model draws pictures whose side is a multiple of {grain}, at most {largest}"),
+        )
     }
 
     /// Whether every reward has what its kind needs.
@@ -306,7 +382,10 @@ impl Check<'_> {
                 (Some(_), false) => return refuse(format!("has no meaning for the kind {}; remove it", spec.kind)),
                 (Some(path), true) if !path.join("config.json").is_file() => {
                     let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                    return refuse(format!("{} holds no config.json; name a CLIPModel folder", shown.display()));
+                    return refuse(format!(
+                        "{} holds no config.json; name a CLIPModel folder",
+                        shown.display()
+                    ));
                 }
                 _ => {}
             }
@@ -318,31 +397,48 @@ impl Check<'_> {
         let sampling = &self.config.sampling;
         let tree = &self.config.tree;
         self.require(sampling.steps >= 2, "sampling.steps", || {
-            format!("is {}; a window needs at least one step before the last, so use 2 or more", sampling.steps)
+            format!(
+                "is {}; a window needs at least one step before the last, so use 2 or more",
+                sampling.steps
+            )
         })?;
         self.require(sampling.steps <= 1000, "sampling.steps", || {
-            format!("is {}; the model knows 1000 noise levels, so use at most 1000", sampling.steps)
+            format!(
+                "is {}; the model knows 1000 noise levels, so use at most 1000",
+                sampling.steps
+            )
         })?;
-        self.require(sampling.guidance.is_finite() && sampling.guidance >= 1.0, "sampling.guidance", || {
-            format!("is {}; use 1 for no guidance or a larger number", sampling.guidance)
-        })?;
+        self.require(
+            sampling.guidance.is_finite() && sampling.guidance >= 1.0,
+            "sampling.guidance",
+            || format!("is {}; use 1 for no guidance or a larger number", sampling.guidance),
+        )?;
         self.require(sampling.kernel.is_stochastic(), "sampling.kernel", || {
             "`ode` is deterministic, so nothing could be trained; use flow-sde, dance-sde or cps".into()
         })?;
-        self.require(sampling.kernel != policy_sd3::kernel::Kernel::Ddim, "sampling.kernel", || {
-            "`ddim` is for models that predict noise, and this is a flow model; use flow-sde, dance-sde or cps".into()
-        })?;
+        self.require(
+            sampling.kernel != policy_sd3::kernel::Kernel::Ddim,
+            "sampling.kernel",
+            || {
+                "`ddim` is for models that predict noise, and this is a flow model; use flow-sde, dance-sde or cps"
+                    .into()
+            },
+        )?;
         if let Some(level) = sampling.noise_level {
             self.require(level.is_finite() && level > 0.0, "sampling.noise_level", || {
                 format!("is {level}; use a positive number (flow-sde 0.7, dance-sde 0.3, cps 0.8)")
             })?;
         }
-        self.require(tree.roots >= 1, "tree.roots", || "is 0; use at least one tree per prompt".into())?;
+        self.require(tree.roots >= 1, "tree.roots", || {
+            "is 0; use at least one tree per prompt".into()
+        })?;
         self.require(tree.children >= 1, "tree.children", || "is 0; use 2 or more".into())?;
         self.require(tree.children >= 2 || tree.roots >= 2, "tree.children", || {
             "is 1 with one tree, which leaves one leaf per prompt and nothing to compare; use 2 or more".into()
         })?;
-        self.require(tree.window >= 1, "tree.window", || "is 0, which would train nothing; use 1 or more".into())?;
+        self.require(tree.window >= 1, "tree.window", || {
+            "is 0, which would train nothing; use 1 or more".into()
+        })?;
         self.require(tree.window < sampling.steps, "tree.window", || {
             format!(
                 "is {}, but of {} steps the last one must stay deterministic; use at most {}",
@@ -356,53 +452,88 @@ impl Check<'_> {
     fn training(&self) -> Result<(), ConfigError> {
         let train = &self.config.train;
         let positive = |key: &'static str, value: f64| {
-            self.require(value.is_finite() && value > 0.0, key, || format!("is {value}; use a positive number"))
+            self.require(value.is_finite() && value > 0.0, key, || {
+                format!("is {value}; use a positive number")
+            })
         };
-        self.require(self.config.prompts.per_iteration > 0, "prompts.per_iteration", || "is 0; use 1 or more".into())?;
-        self.require(train.iterations > 0, "train.iterations", || "is 0; use 1 or more".into())?;
-        self.require(train.updates_per_iteration > 0, "train.updates_per_iteration", || "is 0; use 1 or more".into())?;
-        self.require(train.micro_batch > 0, "train.micro_batch", || "is 0; use 1 or more".into())?;
-        self.require(train.checkpoint_every > 0, "train.checkpoint_every", || "is 0; use 1 or more".into())?;
+        self.require(self.config.prompts.per_iteration > 0, "prompts.per_iteration", || {
+            "is 0; use 1 or more".into()
+        })?;
+        self.require(train.iterations > 0, "train.iterations", || {
+            "is 0; use 1 or more".into()
+        })?;
+        self.require(train.updates_per_iteration > 0, "train.updates_per_iteration", || {
+            "is 0; use 1 or more".into()
+        })?;
+        self.require(train.micro_batch > 0, "train.micro_batch", || {
+            "is 0; use 1 or more".into()
+        })?;
+        self.require(train.checkpoint_every > 0, "train.checkpoint_every", || {
+            "is 0; use 1 or more".into()
+        })?;
         if let Some(rate) = train.learning_rate {
             positive("train.learning_rate", rate)?;
         }
         positive("train.epsilon", train.epsilon)?;
         positive("train.gradient_clip", train.gradient_clip)?;
         positive("train.ratio_limit", train.ratio_limit)?;
-        self.require(train.weight_decay >= 0.0 && train.weight_decay.is_finite(), "train.weight_decay", || {
-            format!("is {}; use 0 or a small positive number", train.weight_decay)
-        })?;
-        self.require(train.kl_beta >= 0.0 && train.kl_beta.is_finite(), "train.kl_beta", || {
-            format!("is {}; use 0 (off) or a positive number", train.kl_beta)
-        })?;
-        self.require(train.betas.iter().all(|b| (0.0..1.0).contains(b)), "train.betas", || {
-            format!("are {:?}; both must lie in 0..1", train.betas)
-        })?;
+        self.require(
+            train.weight_decay >= 0.0 && train.weight_decay.is_finite(),
+            "train.weight_decay",
+            || format!("is {}; use 0 or a small positive number", train.weight_decay),
+        )?;
+        self.require(
+            train.kl_beta >= 0.0 && train.kl_beta.is_finite(),
+            "train.kl_beta",
+            || format!("is {}; use 0 (off) or a positive number", train.kl_beta),
+        )?;
+        self.require(
+            train.betas.iter().all(|b| (0.0..1.0).contains(b)),
+            "train.betas",
+            || format!("are {:?}; both must lie in 0..1", train.betas),
+        )?;
         if let Some(decay) = train.ema_decay {
-            self.require((0.0..1.0).contains(&decay), "train.ema_decay", || format!("is {decay}; use 0 or more, below 1"))?;
+            self.require((0.0..1.0).contains(&decay), "train.ema_decay", || {
+                format!("is {decay}; use 0 or more, below 1")
+            })?;
         }
         // A clip range below the replay's own error would clip every edge of one sign without a word.
         self.require(train.clip_range > train.ratio_limit, "train.clip_range", || {
-            format!("is {}, not above train.ratio_limit ({}), the rounding that is tolerated in a ratio", train.clip_range, train.ratio_limit)
+            format!(
+                "is {}, not above train.ratio_limit ({}), the rounding that is tolerated in a ratio",
+                train.clip_range, train.ratio_limit
+            )
         })
     }
 
     fn evaluation(&self) -> Result<(), ConfigError> {
         let evaluation = &self.config.evaluation;
-        self.require(evaluation.every > 0, "evaluation.every", || "is 0; use 1 or more".into())?;
-        self.require(evaluation.pictures_per_prompt > 0, "evaluation.pictures_per_prompt", || "is 0; use 1 or more".into())?;
-        self.require(evaluation.steps.is_none_or(|s| (1..=1000).contains(&s)), "evaluation.steps", || {
-            "must lie in 1..=1000".into()
+        self.require(evaluation.every > 0, "evaluation.every", || {
+            "is 0; use 1 or more".into()
         })?;
-        self.require(evaluation.guidance.is_none_or(|g| g.is_finite() && g >= 1.0), "evaluation.guidance", || {
-            "must be 1 (no guidance) or larger".into()
-        })
+        self.require(
+            evaluation.pictures_per_prompt > 0,
+            "evaluation.pictures_per_prompt",
+            || "is 0; use 1 or more".into(),
+        )?;
+        self.require(
+            evaluation.steps.is_none_or(|s| (1..=1000).contains(&s)),
+            "evaluation.steps",
+            || "must lie in 1..=1000".into(),
+        )?;
+        self.require(
+            evaluation.guidance.is_none_or(|g| g.is_finite() && g >= 1.0),
+            "evaluation.guidance",
+            || "must be 1 (no guidance) or larger".into(),
+        )
     }
 
     fn window_law(&self) -> Result<WindowLaw, ConfigError> {
         let tree = &self.config.tree;
         let law = match tree.window_law {
-            LawName::Geometric => WindowLaw::Geometric { ratio: tree.window_ratio.unwrap_or(0.5) },
+            LawName::Geometric => WindowLaw::Geometric {
+                ratio: tree.window_ratio.unwrap_or(0.5),
+            },
             LawName::Shifting => WindowLaw::Shifting {
                 every: tree.window_every.unwrap_or(50),
                 by: tree.window_by.unwrap_or(1),
@@ -411,7 +542,10 @@ impl Check<'_> {
             LawName::Uniform => WindowLaw::Uniform,
             LawName::Fixed => WindowLaw::Fixed {
                 start: tree.window_start.ok_or_else(|| {
-                    self.value("tree.window_start", "is missing; the law \"fixed\" needs the first step of the window")
+                    self.value(
+                        "tree.window_start",
+                        "is missing; the law \"fixed\" needs the first step of the window",
+                    )
                 })?,
             },
         };
@@ -422,16 +556,21 @@ impl Check<'_> {
 
     fn reward_mix(&self) -> Result<RewardMix, ConfigError> {
         let trained = self.config.rewards.iter().filter(|(_, spec)| !spec.eval_only);
-        RewardMix::new(self.config.credit.mix, trained.map(|(name, spec)| (name.clone(), spec.weight)))
-            .map_err(|e| self.value("rewards", e.to_string()))
+        RewardMix::new(
+            self.config.credit.mix,
+            trained.map(|(name, spec)| (name.clone(), spec.weight)),
+        )
+        .map_err(|e| self.value("rewards", e.to_string()))
     }
 
     fn eval_groups(&self, eval: Option<&PromptFile>) -> Result<(), ConfigError> {
         for (name, [first, last]) in &self.config.prompts.eval_groups {
             let count = eval.map_or(0, |file| file.prompts.len());
-            self.require(*first >= 1 && first <= last && *last <= count, "prompts.eval_groups", || {
-                format!("`{name}` is [{first}, {last}], but the evaluation file has prompts 1 to {count}")
-            })?;
+            self.require(
+                *first >= 1 && first <= last && *last <= count,
+                "prompts.eval_groups",
+                || format!("`{name}` is [{first}, {last}], but the evaluation file has prompts 1 to {count}"),
+            )?;
         }
         Ok(())
     }

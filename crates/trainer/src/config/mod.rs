@@ -348,12 +348,24 @@ impl Default for TrainConfig {
 
 impl Default for LoraTable {
     fn default() -> Self {
-        Self { rank: 32, alpha: 64.0, init: LoraInit::Gaussian, path: None }
+        Self {
+            rank: 32,
+            alpha: 64.0,
+            init: LoraInit::Gaussian,
+            path: None,
+        }
     }
 }
 
 impl Default for EvaluationConfig {
     fn default() -> Self {
-        Self { every: 20, steps: None, guidance: None, pictures_per_prompt: 1, seed: 0, samples: 24 }
+        Self {
+            every: 20,
+            steps: None,
+            guidance: None,
+            pictures_per_prompt: 1,
+            seed: 0,
+            samples: 24,
+        }
     }
 }

@@ -26,12 +26,17 @@ pub struct PromptFile {
 /// The file cannot be read, is not UTF-8 (with line and byte), or holds no prompt.
 pub fn read_prompts(path: &Path) -> Result<PromptFile, ConfigError> {
     let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let read_error = |why: String| ConfigError::Read { path: shown.clone(), why };
+    let read_error = |why: String| ConfigError::Read {
+        path: shown.clone(),
+        why,
+    };
     if path.is_dir() {
-        return Err(read_error("is a folder; name a text file with one prompt per line".into()));
+        return Err(read_error(
+            "is a folder; name a text file with one prompt per line".into(),
+        ));
     }
-    let bytes = std::fs::read(path)
-        .map_err(|e| read_error(format!("{e}; name a text file with one prompt per line")))?;
+    let bytes =
+        std::fs::read(path).map_err(|e| read_error(format!("{e}; name a text file with one prompt per line")))?;
     let bytes = bytes.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(&bytes);
     if bytes.starts_with(&[0xFF, 0xFE]) || bytes.starts_with(&[0xFE, 0xFF]) {
         return Err(ConfigError::Prompt {
@@ -68,5 +73,10 @@ pub fn read_prompts(path: &Path) -> Result<PromptFile, ConfigError> {
     if prompts.is_empty() {
         return Err(read_error("holds no prompt; write one per line".into()));
     }
-    Ok(PromptFile { path: shown, prompts, blank_lines, duplicates })
+    Ok(PromptFile {
+        path: shown,
+        prompts,
+        blank_lines,
+        duplicates,
+    })
 }
