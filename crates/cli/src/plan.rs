@@ -1,6 +1,6 @@
 //! `treegrpo plan`: what a configuration costs, before anything is loaded.
 
-mod memory;
+pub(crate) mod memory;
 
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -12,6 +12,7 @@ use trainer::files::METRICS;
 use trainer::run::Run;
 
 use crate::device::DeviceArgument;
+use crate::plan::memory;
 use crate::progress::{self, Progress};
 use crate::report::{self, History};
 
@@ -49,6 +50,9 @@ impl Train {
         let experiment = Experiment::open(&self.config, &self.settings)?;
         let out = self.folder()?;
         let device = self.device.open()?;
+        if let Some(memory) = memory::estimate(&experiment, &experiment.plan_at(0)?) {
+            memory.check_fits()?;
+        }
         let begin = Instant::now();
         let config = &experiment.config;
         let held_out = config

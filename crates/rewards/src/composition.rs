@@ -111,6 +111,15 @@ fn default_weight() -> f64 {
     1.0
 }
 
+/// Checks a reward's settings alone: name, weight, and whether it has a path if and only if its kind needs one.
+///
+/// # Errors
+///
+/// Names the reward and what is wrong.
+pub fn check_settings(name: &str, spec: &RewardSpec) -> Result<(), RewardError> {
+    model_folder(name, spec).map(|_| ())
+}
+
 /// Checks a reward's settings and files without reading a model: the weight, the path, every configuration file and
 /// the headers of weight files.
 ///

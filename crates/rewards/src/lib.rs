@@ -42,6 +42,6 @@ pub mod preprocess;
 mod resample;
 mod scorer;
 
-pub use composition::{Purpose, RewardKind, RewardScores, RewardSet, RewardSpec, build, check};
+pub use composition::{Purpose, RewardKind, RewardScores, RewardSet, RewardSpec, build, check, check_settings};
 pub use error::RewardError;
 pub use scorer::{Scorer, TruncationReport};

@@ -1,8 +1,10 @@
 //! Picture files of any kind to the 8-bit RGB that rewards see.
 
+use std::io::Cursor;
 use std::path::Path;
 
-use image::{DynamicImage, ImageBuffer, ImageReader, Luma, Rgb, RgbImage, Rgba, RgbaImage};
+use image::error::DecodingError;
+use image::{DynamicImage, ImageBuffer, ImageError, ImageFormat, ImageReader, Luma, Rgb, RgbImage, Rgba, RgbaImage};
 
 use crate::error::RewardError;
 
@@ -25,12 +27,28 @@ pub fn open(path: &Path) -> Result<RgbImage, RewardError> {
         path: path.to_owned(),
         source,
     };
-    let reader = ImageReader::open(path).and_then(ImageReader::with_guessed_format);
+    let bytes = std::fs::read(path).map_err(image::ImageError::from).map_err(error)?;
+    if is_cut_jpeg(&bytes) {
+        // The decoder fills what is missing with grey, and a score of that would be a made-up one.
+        let why = DecodingError::new(ImageFormat::Jpeg.into(), "the file is cut off before its end");
+        return Err(error(ImageError::Decoding(why)));
+    }
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
     let picture = reader
         .map_err(image::ImageError::from)
         .and_then(ImageReader::decode)
         .map_err(error)?;
     Ok(to_rgb(&picture, Transparency::OverWhite))
+}
+
+/// Whether a JPEG file has no end marker after its last scan. In the scan's data the byte 0xFF is always followed by 0,
+/// so the marker cannot occur there by chance; whatever follows the marker is ignored, as every reader does.
+fn is_cut_jpeg(bytes: &[u8]) -> bool {
+    if !bytes.starts_with(&[0xFF, 0xD8]) {
+        return false;
+    }
+    let last_scan = bytes.windows(2).rposition(|pair| pair == [0xFF, 0xDA]);
+    last_scan.is_none_or(|scan| !bytes[scan..].windows(2).any(|pair| pair == [0xFF, 0xD9]))
 }
 
 /// A decoded picture to 8-bit RGB as Pillow converts it, because the reward models' own programs do.

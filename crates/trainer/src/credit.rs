@@ -80,7 +80,8 @@ impl CreditRule {
         let edges = self.credit.edges(forest, &values)?;
         let sizes = self.backup.effective_sample_sizes(forest, log_probs)?;
         let branching: Vec<f64> = sizes.into_iter().flatten().collect();
-        let effective_sample_size = branching.iter().sum::<f64>() / branching.len().max(1) as f64;
+        // An empty sum of floats is −0, which would show.
+        let effective_sample_size = branching.iter().fold(0.0, |sum, size| sum + size) / branching.len().max(1) as f64;
         let value_std = rollout
             .levels
             .iter()

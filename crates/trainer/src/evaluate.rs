@@ -15,6 +15,9 @@ use crate::error::TrainError;
 use crate::noise::{self, Place, Purpose};
 use crate::rollout::Sampling;
 
+/// Pictures that are drawn and scored together.
+const PICTURES_AT_ONCE: usize = 1024;
+
 /// What an evaluation draws. It depends on nothing that training changes, so two evaluations differ by the weights only.
 pub struct Evaluator {
     table: PromptTable,
@@ -91,35 +94,38 @@ impl Evaluator {
         let rows: Vec<usize> = (0..self.prompts.len())
             .flat_map(|p| std::iter::repeat_n(p, self.pictures_per_prompt))
             .collect();
-        let places = rows.iter().enumerate().map(|(i, prompt)| Place {
-            purpose: Purpose::Evaluation,
-            iteration: (i % self.pictures_per_prompt) as u64,
-            prompt: *prompt as u64,
-            tree: 0,
-            step: 0,
-            node: 0,
-        });
-        let noise = noise::normal(self.seed, places, self.sampling.shape, device);
-        let latents = self.sampling.deterministic(network, noise, &self.table, &rows)?;
-        let pictures = draw(pipeline, &latents, self.sampling.micro_batch)?;
         rewards.prepare(&self.prompts)?;
-        let scores = rewards.score(&pictures, &rows, RewardPurpose::Evaluation)?;
+        let mut scores: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let mut kept_pictures = Vec::new();
+        // In parts, so that memory does not grow with the number of pictures.
+        for (part, rows) in rows.chunks(PICTURES_AT_ONCE).enumerate() {
+            let first = part * PICTURES_AT_ONCE;
+            let places = rows.iter().enumerate().map(|(i, prompt)| Place {
+                purpose: Purpose::Evaluation,
+                iteration: ((first + i) % self.pictures_per_prompt) as u64,
+                prompt: *prompt as u64,
+                tree: 0,
+                step: 0,
+                node: 0,
+            });
+            let noise = noise::normal(self.seed, places, self.sampling.shape, device);
+            let latents = self.sampling.deterministic(network, noise, &self.table, rows)?;
+            let pictures = draw(pipeline, &latents, self.sampling.micro_batch)?;
+            for reward in rewards.score(&pictures, rows, RewardPurpose::Evaluation)? {
+                scores.entry(reward.name).or_default().extend(reward.values);
+            }
+            let is_first = |place: usize| place.is_multiple_of(self.pictures_per_prompt);
+            let shown = pictures.into_iter().enumerate().filter(|(i, _)| is_first(first + i));
+            kept_pictures.extend(shown.map(|(_, picture)| picture).take(kept - kept_pictures.len()));
+        }
         let per_prompt = scores
             .into_iter()
-            .map(|reward| {
-                let means = reward
-                    .values
-                    .chunks(self.pictures_per_prompt)
-                    .map(|c| c.iter().sum::<f64>() / c.len() as f64);
-                (reward.name, means.collect())
+            .map(|(name, values)| {
+                let means = values.chunks(self.pictures_per_prompt);
+                (name, means.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect())
             })
             .collect();
-        let kept = pictures
-            .into_iter()
-            .step_by(self.pictures_per_prompt)
-            .take(kept)
-            .collect();
-        Ok((EvaluationScores { per_prompt }, kept))
+        Ok((EvaluationScores { per_prompt }, kept_pictures))
     }
 }
 

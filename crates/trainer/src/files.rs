@@ -1,7 +1,7 @@
 //! The folder of a run: `config.toml`, `metrics.jsonl`, `events.out.tfevents.*`, `samples/`, `checkpoints/`.
 
 use std::collections::BTreeMap;
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -19,6 +19,8 @@ pub const METRICS: &str = "metrics.jsonl";
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
+    /// Held while the run lives. The system lets go of it when the process ends, however it ends.
+    lock: Option<File>,
 }
 
 impl RunFolder {
@@ -28,7 +30,10 @@ impl RunFolder {
     ///
     /// A new run would write into a folder that holds a run.
     pub fn open(path: &Path, resume: bool) -> Result<Self, TrainError> {
-        let folder = Self { path: path.to_owned() };
+        let folder = Self {
+            path: path.to_owned(),
+            lock: None,
+        };
         if !resume && folder.metrics().exists() {
             let why = "holds a run already; resume it with --resume, or name another folder with --out".to_owned();
             return Err(TrainError::File {
@@ -39,12 +44,13 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Makes the folder. Called once everything is loaded, so that a failed start leaves nothing behind.
+    /// Makes the folder and takes its lock. A new run calls this once everything is loaded, so that a failed start
+    /// leaves nothing behind.
     ///
     /// # Errors
     ///
-    /// The folder cannot be made.
-    pub fn create(&self) -> Result<(), TrainError> {
+    /// The folder cannot be made, or another process is writing to it.
+    pub fn create(&mut self, resume: bool) -> Result<(), TrainError> {
         for dir in [
             self.path.clone(),
             self.path.join("samples"),
@@ -52,7 +58,24 @@ impl RunFolder {
         ] {
             std::fs::create_dir_all(&dir).map_err(|e| self.failed(&dir, &e))?;
         }
-        Ok(())
+        let path = self.path.join("lock");
+        let file = File::create(&path).map_err(|e| self.failed(&path, &e))?;
+        let why = match file.try_lock() {
+            Ok(()) if resume || !self.metrics().exists() => {
+                self.lock = Some(file);
+                return Ok(());
+            }
+            // Another run began and ended here while this one was loading.
+            Ok(()) => "holds a run already; resume it with --resume, or name another folder with --out".to_owned(),
+            Err(TryLockError::WouldBlock) => {
+                "is being written by another run; wait for it, or name another folder with --out".to_owned()
+            }
+            Err(TryLockError::Error(e)) => format!("cannot be locked: {e}"),
+        };
+        Err(TrainError::File {
+            path: self.path.clone(),
+            why,
+        })
     }
 
     /// The folder.
@@ -107,7 +130,10 @@ impl RunFolder {
     /// The file cannot be read or written.
     pub fn truncate_metrics(&self, iteration: u64) -> Result<(), TrainError> {
         let path = self.metrics();
-        let text = std::fs::read_to_string(&path).map_err(|e| self.failed(&path, &e))?;
+        let text = std::fs::read_to_string(&path).map_err(|e| TrainError::File {
+            path: path.clone(),
+            why: format!("could not be read: {e}; a run without its metrics cannot go on, begin a new one with --out"),
+        })?;
         let kept: String = text
             .lines()
             .filter(|line| {

@@ -7,6 +7,7 @@
 
 pub mod config;
 pub mod credit;
+pub mod diversity;
 mod error;
 pub mod evaluate;
 pub mod files;

@@ -37,6 +37,8 @@ pub struct RunState {
     pub running: RunningRewards,
     /// Scores of the first evaluation, which all later ones are compared with.
     pub first_evaluation: Option<EvaluationScores>,
+    /// How those pictures were made, as JSON. An evaluation made otherwise cannot be compared with it.
+    pub evaluation_settings: Option<String>,
     /// Best mean of the trained rewards at an evaluation so far.
     pub best: Option<f64>,
     /// Whether the tensors hold an average of the parameters.
@@ -53,6 +55,7 @@ impl RunState {
             optimiser_steps: 0,
             running: RunningRewards::default(),
             first_evaluation: None,
+            evaluation_settings: None,
             best: None,
             has_average,
         }

@@ -275,16 +275,7 @@ impl Normalisation {
 
     /// Checks the settings and the scores before anything is computed or remembered.
     fn check(&self, scores: &[f64], groups: &[usize]) -> Result<(), AdvantageError> {
-        for (name, value) in [("epsilon", self.epsilon), ("floor", self.floor)] {
-            if !(value.is_finite() && value >= 0.0) {
-                return Err(AdvantageError::Setting { name, value });
-            }
-        }
-        if let Scope::Running { window, min_count } = self.scope
-            && !(2..=window).contains(&min_count)
-        {
-            return Err(AdvantageError::Window { window, min_count });
-        }
+        self.check_settings()?;
         if scores.len() != groups.len() {
             return Err(AdvantageError::Length {
                 scores: scores.len(),
@@ -302,6 +293,25 @@ impl Normalisation {
             }),
             None => Ok(()),
         }
+    }
+
+    /// Checks the settings alone, for rules that were read from a file.
+    ///
+    /// # Errors
+    ///
+    /// Refuses an epsilon or floor that is negative or not finite, and running statistics that could never be used.
+    pub fn check_settings(&self) -> Result<(), AdvantageError> {
+        for (name, value) in [("epsilon", self.epsilon), ("floor", self.floor)] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(AdvantageError::Setting { name, value });
+            }
+        }
+        if let Scope::Running { window, min_count } = self.scope
+            && !(2..=window).contains(&min_count)
+        {
+            return Err(AdvantageError::Window { window, min_count });
+        }
+        Ok(())
     }
 
     /// Mean and std in two passes. The mean is taken relative to the first value, so that equal values have exactly

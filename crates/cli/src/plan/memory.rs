@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
+use anyhow::{Result, bail};
 use policy_sd3::transformer::TransformerConfig;
 use serde_json::{Value, json};
 use trainer::config::Experiment;
@@ -40,6 +41,22 @@ impl Memory {
         self.weights + self.optimiser + self.rollout + self.activations
     }
 
+    /// Refuses what this machine's memory cannot hold by a wide margin, before anything is loaded.
+    ///
+    /// # Errors
+    ///
+    /// Half of the estimate, which is right to within a factor of two or so, exceeds the memory there is.
+    pub(crate) fn check_fits(&self) -> Result<()> {
+        match physical_memory() {
+            Some(there) if self.total() / 2.0 > there => bail!(
+                "this configuration needs {self}, and the machine has {}; lower prompts.per_iteration, tree.children, \
+                 tree.window, train.micro_batch or lora.rank",
+                bytes(there)
+            ),
+            _ => Ok(()),
+        }
+    }
+
     pub(crate) fn as_json(&self) -> Value {
         json!({
             "weights_bytes": self.weights as u64,
@@ -63,6 +80,14 @@ impl fmt::Display for Memory {
             bytes(self.activations)
         )
     }
+}
+
+/// Bytes of the machine's memory, where the system tells.
+fn physical_memory() -> Option<f64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("MemTotal:"))?;
+    let kibibytes: f64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024.0)
 }
 
 /// The estimate for iterations of `plan`; none if a configuration of the model cannot be read.

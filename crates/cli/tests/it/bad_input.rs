@@ -37,7 +37,7 @@ fn a_misspelt_key_is_named_with_its_line_and_the_right_one() {
 fn a_value_of_the_wrong_type_is_named_with_its_line() {
     let folder = Folder::new();
     let line = edit(&folder, "steps = 3", "steps = \"three\"");
-    refuse(&folder, &[], &["tiny.toml", &line, "expected usize"]);
+    refuse(&folder, &[], &["tiny.toml", &line, "expected a whole number"]);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn overrides_are_checked_and_named() {
     refuse(
         &folder,
         &["sampling.steps=many"],
-        &["--set sampling.steps=many", "expected usize"],
+        &["--set sampling.steps=many", "expected a whole number"],
     );
 }
 
@@ -248,4 +248,16 @@ fn report_wants_the_folder_of_a_run() {
     folder.fail(&["report", "."], &["metrics.jsonl", "folder of a run"]);
     folder.write("metrics.jsonl", "{\"iteration\": 1}\nnonsense\n{\"iteration\": 2}\n");
     folder.fail(&["report", "."], &["metrics.jsonl, line 2"]);
+}
+
+#[test]
+fn what_no_machine_can_hold_is_refused_before_loading() {
+    let folder = Folder::new();
+    for setting in ["prompts.per_iteration=100000000000", "lora.rank=100000000000"] {
+        folder.fail(
+            &["train", "tiny.toml", "--set", setting],
+            &["this configuration needs", "the machine has", "lower"],
+        );
+        assert!(!folder.path("runs").exists(), "a refused run left a folder");
+    }
 }

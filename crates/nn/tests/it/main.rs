@@ -1,3 +1,4 @@
 //! Integration tests of `nn`.
+mod fused;
 mod tokenizer;
 mod weights;

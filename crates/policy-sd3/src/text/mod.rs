@@ -306,21 +306,30 @@ fn clip_length(clip: &[ClipPart; 2]) -> Result<usize, TextError> {
     }
 }
 
-/// Whether the pipeline names a T5 and has its folder.
+/// Whether the pipeline has a T5: what `model_index.json` says, or, without one, whether the folder is there.
+///
+/// # Errors
+///
+/// The index names a T5 whose folder is missing: the download is incomplete, and nothing stands in for a part.
 fn pipeline_has_t5(pipeline: &Path) -> Result<bool, TextError> {
+    let folder = pipeline.join(ENCODERS[2]);
     let index = pipeline.join("model_index.json");
-    if index.exists() {
-        let index: Value = read_config(&index)?;
-        // `["transformers", "T5EncoderModel"]`, or two nulls when the pipeline was saved without it.
-        if index
-            .get(ENCODERS[2])
-            .and_then(|entry| entry.get(1))
-            .is_none_or(Value::is_null)
-        {
-            return Ok(false);
-        }
+    if !index.exists() {
+        return Ok(folder.is_dir());
     }
-    Ok(pipeline.join(ENCODERS[2]).is_dir())
+    let index: Value = read_config(&index)?;
+    // `["transformers", "T5EncoderModel"]`, or two nulls when the pipeline was saved without it.
+    let class = index.get(ENCODERS[2]).and_then(|entry| entry.get(1));
+    let named = !class.is_none_or(Value::is_null);
+    if named && !folder.is_dir() {
+        return Err(TextError::Mismatch {
+            path: folder,
+            why: "model_index.json names a T5 encoder, but its folder is missing; complete the download, or set \
+                  model.use_t5 = false to do without it"
+                .into(),
+        });
+    }
+    Ok(named)
 }
 
 fn open_t5(pipeline: &Path, joint_width: usize, device: &Device) -> Result<T5Part, TextError> {

@@ -60,3 +60,26 @@ fn what_is_no_picture_is_named() {
     std::fs::write(&path, &whole[..whole.len() / 2]).expect("written");
     assert!(open(&path).expect_err("cut off").to_string().contains("page.png"));
 }
+
+/// A JPEG that ends before its end marker is refused, not filled with grey; data after the marker does no harm.
+#[test]
+fn a_cut_jpeg_is_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("picture.jpg");
+    let noisy = RgbImage::from_fn(64, 64, |x, y| {
+        image::Rgb([(x * 37 % 251) as u8, (y * 91 % 241) as u8, (x * y) as u8])
+    });
+    noisy.save(&path).expect("saved");
+    let whole = std::fs::read(&path).expect("read");
+    open(&path).expect("a whole file");
+    std::fs::write(&path, [&whole[..], b"trailing data"].concat()).expect("written");
+    open(&path).expect("data after the end");
+    for length in [whole.len() / 2, whole.len() - 2] {
+        std::fs::write(&path, &whole[..length]).expect("written");
+        let message = open(&path).expect_err("cut off").to_string();
+        assert!(
+            message.contains("picture.jpg") && message.contains("cut off"),
+            "{message}"
+        );
+    }
+}

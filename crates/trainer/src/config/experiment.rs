@@ -52,7 +52,10 @@ impl Experiment {
         let shown = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let text = std::fs::read_to_string(path).map_err(|e| ConfigError::Read {
             path: shown.clone(),
-            why: format!("{e}; name a configuration file such as configs/emoji.toml"),
+            why: match e.kind() {
+                std::io::ErrorKind::InvalidData => "is not UTF-8; save it as UTF-8".into(),
+                _ => format!("{e}; name a configuration file such as configs/emoji.toml"),
+            },
         })?;
         Self::new(parse(&text, &shown, settings)?, &shown)
     }
@@ -72,6 +75,7 @@ impl Experiment {
         check.sampling()?;
         check.training()?;
         check.evaluation()?;
+        check.credit()?;
         let window_law = check.window_law()?;
         let mix = check.reward_mix()?;
         let backup = config.credit.backup();
@@ -80,9 +84,16 @@ impl Experiment {
         {
             return Err(check.value("credit.temperature", format!("is {temperature}; use a positive number")));
         }
-        let objective = ClippedObjective::new(config.train.clip_range, config.train.advantage_clamp)
-            .map_err(|e| check.value("train", e.to_string()))?;
+        let objective = ClippedObjective::new(config.train.clip_range, config.train.advantage_clamp).map_err(|e| {
+            let key = match e {
+                tree_core::ObjectiveError::AdvantageClamp { .. } => "train.advantage_clamp",
+                _ => "train.clip_range",
+            };
+            check.value(key, e.to_string())
+        })?;
+        check.paths()?;
         let train_prompts = read_prompts(&config.prompts.train)?;
+        let train_count = train_prompts.prompts.len();
         let eval_prompts = config.prompts.eval.as_deref().map(read_prompts).transpose()?;
         check.eval_groups(eval_prompts.as_ref())?;
         let optimiser = OptimiserConfig {
@@ -110,13 +121,14 @@ impl Experiment {
             optimiser,
             train_prompts,
             eval_prompts,
-            idle_settings: idle_settings(&config),
+            idle_settings: idle_settings(&config, train_count),
             config,
         };
         // Building the plans of the first and the last start shows impossible trees before a model is loaded.
         for start in [0, experiment.starts().saturating_sub(1)] {
-            experiment.plan_at(start)?;
+            experiment.check_plan(&experiment.plan_at(start)?)?;
         }
+        experiment.check_evaluation_size()?;
         Ok(experiment)
     }
 
@@ -141,6 +153,43 @@ impl Experiment {
                 why: e.to_string(),
             }
         })
+    }
+
+    /// Whether an iteration of the plan can be counted, and whether any edge can teach anything.
+    fn check_plan(&self, plan: &Plan) -> Result<(), ConfigError> {
+        let wrong = |key: &str, why: String| ConfigError::Value {
+            path: self.origin.clone(),
+            key: key.into(),
+            why,
+        };
+        plan.counts(self.config.prompts.per_iteration)
+            .map_err(|e| wrong("prompts.per_iteration", e.to_string()))?;
+        let factors = plan.level_factors(self.config.credit.rule, self.config.credit.level_weight);
+        if factors.iter().all(|factor| *factor == 0.0) {
+            let why =
+                "gives every edge an advantage of 0 here, because it compares siblings and tree.children is 1; use \
+                       trajectory or subtree for chains"
+                    .to_owned();
+            return Err(wrong("credit.rule", why));
+        }
+        Ok(())
+    }
+
+    /// Whether the pictures of an evaluation can be counted.
+    fn check_evaluation_size(&self) -> Result<(), ConfigError> {
+        let prompts = self.eval_prompts.as_ref().map_or(0, |file| file.prompts.len());
+        let each = self.config.evaluation.pictures_per_prompt;
+        match prompts
+            .checked_mul(each)
+            .is_some_and(|pictures| pictures <= u32::MAX as usize)
+        {
+            true => Ok(()),
+            false => Err(ConfigError::Value {
+                path: self.origin.clone(),
+                key: "evaluation.pictures_per_prompt".into(),
+                why: format!("is {each}, which for {prompts} prompts is more pictures than can be numbered; use fewer"),
+            }),
+        }
     }
 
     /// η of the kernel.
@@ -170,7 +219,7 @@ impl Experiment {
 
 /// Settings that belong to a choice that was not made. They are told, not refused, so that a law can be changed by an
 /// override without editing the file.
-fn idle_settings(config: &ExperimentConfig) -> Vec<String> {
+fn idle_settings(config: &ExperimentConfig, train_prompts: usize) -> Vec<String> {
     let (tree, credit) = (&config.tree, &config.credit);
     let law = tree.window_law;
     let softmax = credit.backup == BackupName::Softmax;
@@ -214,6 +263,12 @@ fn idle_settings(config: &ExperimentConfig) -> Vec<String> {
     .into_iter()
     .filter(|(idle, ..)| *idle)
     .map(|(_, key, needs)| format!("{key} has no effect, because it needs {needs}"))
+    .chain((config.prompts.per_iteration > train_prompts).then(|| {
+        format!(
+            "prompts.per_iteration is {}, but the file has {train_prompts} prompts: some come several times in an iteration",
+            config.prompts.per_iteration
+        )
+    }))
     .collect()
 }
 
@@ -233,7 +288,8 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
     let mut table: toml::Table = toml::from_str(text).map_err(syntax)?;
     for setting in settings {
         let wrong = |why: String| ConfigError::Override {
-            setting: setting.clone(),
+            // What the user wrote may hold line breaks, and a message is one line.
+            setting: setting.replace('\n', "\\n"),
             why,
         };
         let (key, value) = setting
@@ -242,6 +298,7 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
         let value: toml::Value = format!("value = {value}")
             .parse::<toml::Table>()
             .ok()
+            .filter(|table| table.len() == 1)
             .and_then(|mut t| t.remove("value"))
             .unwrap_or_else(|| toml::Value::String(value.to_owned()));
         let mut path: Vec<&str> = key.trim().split('.').collect();
@@ -273,7 +330,20 @@ fn parse(text: &str, path: &Path, settings: &[String]) -> Result<ExperimentConfi
 
 /// A message without line breaks, with a hint where a known name is near.
 fn one_line(message: &str) -> String {
-    let flat = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let mut flat = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    // The names of the program's own types say nothing to a user.
+    for (jargon, plain) in [
+        ("expected usize", "expected a whole number"),
+        ("expected u64", "expected a whole number"),
+        ("expected f64", "expected a number"),
+        ("unit variant", "a plain name"),
+        ("struct variant", "a table"),
+    ] {
+        flat = flat.replace(jargon, plain);
+    }
+    if let Some(at) = flat.find("expected struct ") {
+        flat.replace_range(at.., "expected a table");
+    }
     let quoted: Vec<&str> = flat.split('`').skip(1).step_by(2).collect();
     match (flat.starts_with("unknown"), quoted.split_first()) {
         (true, Some((unknown, known))) => {
@@ -374,6 +444,11 @@ impl Check<'_> {
 
     /// Whether every reward has what its kind needs.
     fn rewards(&self) -> Result<(), ConfigError> {
+        self.require(
+            self.config.rewards.values().any(|spec| !spec.eval_only),
+            "rewards",
+            || "all are eval_only, so there is nothing to train on; leave eval_only out of one".into(),
+        )?;
         for (name, spec) in &self.config.rewards {
             let key = format!("rewards.{name}.path");
             let refuse = |why: String| Err(self.value(key.clone(), why));
@@ -389,8 +464,32 @@ impl Check<'_> {
                 }
                 _ => {}
             }
+            rewards::check_settings(name, spec).map_err(|e| self.value(format!("rewards.{name}"), e.to_string()))?;
         }
         Ok(())
+    }
+
+    /// Whether the prompt files are named at all.
+    fn paths(&self) -> Result<(), ConfigError> {
+        let named = |key: &'static str, path: &Path| {
+            self.require(!path.as_os_str().is_empty(), key, || {
+                "is empty; name a text file with one prompt per line".into()
+            })
+        };
+        named("prompts.train", &self.config.prompts.train)?;
+        self.config
+            .prompts
+            .eval
+            .as_deref()
+            .map_or(Ok(()), |path| named("prompts.eval", path))
+    }
+
+    /// Settings of the credit rule.
+    fn credit(&self) -> Result<(), ConfigError> {
+        let normalisation = &self.config.credit.normalisation;
+        normalisation
+            .check_settings()
+            .map_err(|e| self.value("credit.normalisation", e.to_string()))
     }
 
     fn sampling(&self) -> Result<(), ConfigError> {
@@ -424,6 +523,11 @@ impl Check<'_> {
                     .into()
             },
         )?;
+        if let (Some(level), policy_sd3::kernel::Kernel::Cps) = (sampling.noise_level, sampling.kernel) {
+            self.require(level <= 1.0, "sampling.noise_level", || {
+                format!("is {level}; the kernel cps takes a number above 0 and at most 1 (0.8 is common)")
+            })?;
+        }
         if let Some(level) = sampling.noise_level {
             self.require(level.is_finite() && level > 0.0, "sampling.noise_level", || {
                 format!("is {level}; use a positive number (flow-sde 0.7, dance-sde 0.3, cps 0.8)")
@@ -550,7 +654,15 @@ impl Check<'_> {
             },
         };
         law.probabilities(self.config.sampling.steps, tree.window, 0)
-            .map_err(|e| self.value("tree.window_law", e.to_string()))?;
+            .map_err(|e| {
+                let key = match tree.window_law {
+                    LawName::Geometric => "tree.window_ratio",
+                    LawName::Shifting => "tree.window_every",
+                    LawName::Fixed => "tree.window_start",
+                    LawName::Uniform => "tree.window",
+                };
+                self.value(key, e.to_string())
+            })?;
         Ok(law)
     }
 
@@ -565,6 +677,12 @@ impl Check<'_> {
 
     fn eval_groups(&self, eval: Option<&PromptFile>) -> Result<(), ConfigError> {
         for (name, [first, last]) in &self.config.prompts.eval_groups {
+            // The name becomes part of a metric's, beside those of the group's own statistics.
+            let plain = |c: char| c.is_alphanumeric() || " _-.".contains(c);
+            let taken = ["all", "change", "standard_error", "change_standard_error"].contains(&name.as_str());
+            self.require(!name.trim().is_empty() && name.chars().all(plain) && !taken, "prompts.eval_groups", || {
+                format!("`{name}` cannot name a group; use letters, digits, spaces, `-`, `_` and `.`, and not a metric's name")
+            })?;
             let count = eval.map_or(0, |file| file.prompts.len());
             self.require(
                 *first >= 1 && first <= last && *last <= count,

@@ -6,6 +6,7 @@
 mod open;
 mod report;
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use burn::tensor::Device;
@@ -13,11 +14,12 @@ use policy_sd3::lora;
 use policy_sd3::pipeline::Pipeline;
 use policy_sd3::transformer::Transformer;
 use rewards::{Purpose as RewardPurpose, RewardSet};
-use serde_json::json;
+use serde_json::{Value, json};
 use tree_core::Plan;
 
 use crate::config::Experiment;
 use crate::credit::EdgeAdvantages;
+use crate::diversity::latent_diversity;
 use crate::error::TrainError;
 use crate::evaluate::{Evaluator, draw};
 use crate::files::RunFolder;
@@ -149,6 +151,7 @@ impl Run {
         })?;
 
         metrics.window = plan.stochastic_steps().collect();
+        metrics.set("diversity", latent_diversity(&rollout.leaves, &rollout.leaf_prompts)?);
         metrics.prompts = indices;
         self.fill(&mut metrics, &rollout, &scores, &advantages, &outcome);
         clock.fill(&mut metrics);
@@ -236,6 +239,13 @@ impl Run {
         };
         observer.stage(self.state.iteration, "evaluate");
         let begin = Instant::now();
+        let evaluation_settings = self.evaluation_settings();
+        let mut settings = evaluation_settings.clone();
+        settings["weights"] = json!(if self.parameters.average.is_some() {
+            "average"
+        } else {
+            "raw"
+        });
         // A value of its own: the trained network is never swapped out.
         let network = self
             .layout
@@ -251,6 +261,9 @@ impl Run {
         )?;
         self.folder.write_samples(self.state.iteration, &pictures)?;
         let first = self.state.first_evaluation.get_or_insert_with(|| scores.clone());
+        self.state
+            .evaluation_settings
+            .get_or_insert_with(|| evaluation_settings.to_string());
         let summaries = scores.summaries(first, &config.prompts.eval_groups);
         let trained: f64 = self
             .rewards
@@ -261,17 +274,7 @@ impl Run {
         let metrics = EvaluationMetrics {
             iteration: self.state.iteration,
             rewards: summaries,
-            settings: json!({
-                "prompts": evaluator.prompts().len(),
-                "pictures_per_prompt": config.evaluation.pictures_per_prompt,
-                "steps": config.evaluation.steps.unwrap_or(config.sampling.steps),
-                "guidance": config.evaluation.guidance.unwrap_or(config.sampling.guidance),
-                "schedule": config.sampling.schedule,
-                "seed": config.evaluation.seed,
-                "latent_shape": self.sampling.shape,
-                "weights": if self.parameters.average.is_some() { "average" } else { "raw" },
-                "rewards": self.rewards.descriptions().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
-            }),
+            settings,
             seconds: begin.elapsed().as_secs_f64(),
         };
         self.folder.append_metrics(&metrics.to_json())?;
@@ -282,6 +285,50 @@ impl Run {
             self.save("best")?;
         }
         Ok(())
+    }
+
+    /// How the evaluation's pictures are made and scored: what two evaluations must share to be compared.
+    fn evaluation_settings(&self) -> Value {
+        let config = &self.experiment.config;
+        json!({
+            "prompts": self.evaluator.as_ref().map_or(0, |evaluator| evaluator.prompts().len()),
+            "pictures_per_prompt": config.evaluation.pictures_per_prompt,
+            "steps": config.evaluation.steps.unwrap_or(config.sampling.steps),
+            "guidance": config.evaluation.guidance.unwrap_or(config.sampling.guidance),
+            "schedule": config.sampling.schedule,
+            "seed": config.evaluation.seed,
+            "latent_shape": self.sampling.shape,
+            "rewards": self.rewards.descriptions().into_iter().collect::<BTreeMap<_, _>>(),
+        })
+    }
+
+    /// A run that goes on is compared with its first evaluation, prompt by prompt, so both must be made alike.
+    ///
+    /// # Errors
+    ///
+    /// Names the setting that differs.
+    fn check_same_evaluation(&self) -> Result<(), TrainError> {
+        let (Some(then), true) = (&self.state.evaluation_settings, self.evaluator.is_some()) else {
+            return Ok(());
+        };
+        let then: Value = serde_json::from_str(then).unwrap_or_default();
+        let now = self.evaluation_settings();
+        let differs = now
+            .as_object()
+            .into_iter()
+            .flatten()
+            .find(|(key, value)| then[key.as_str()] != **value);
+        match differs {
+            None => Ok(()),
+            Some((key, value)) => Err(TrainError::File {
+                path: self.folder.path().to_owned(),
+                why: format!(
+                    "was first evaluated with {key} = {}, now it would be {value}, which cannot be compared; resume with \
+                     the settings of its config.toml, or begin a new run with --out",
+                    then[key.as_str()]
+                ),
+            }),
+        }
     }
 
     fn save(&self, name: &str) -> Result<(), TrainError> {

@@ -41,7 +41,7 @@ impl Run {
         for (name, spec) in &config.rewards {
             rewards::check(name, spec, device)?;
         }
-        let folder = RunFolder::open(out, resume)?;
+        let mut folder = RunFolder::open(out, resume)?;
         let mut pipeline = Pipeline::open(&config.model.path, config.model.t5_tokens, config.model.use_t5, device)?;
         let rewards = RewardSet::build(&config.rewards, device)?;
         let sampling = sampling(&experiment, &pipeline)?;
@@ -52,15 +52,15 @@ impl Run {
         let optimiser = Optimiser::new(experiment.optimiser, config.train.ema_decay);
         let mut state = RunState::new(config.train.ema_decay.is_some());
         let mut parameters = OptimiserState::new(layout.gather(&pipeline.transformer), state.has_average);
+        // A run that goes on rewrites its metrics, so its folder is taken before that.
+        folder.create(resume)?;
         if resume {
             (state, parameters) = state::load(&folder.checkpoint("last"), &layout, device)?;
             pipeline.transformer = layout.scatter(pipeline.transformer, &parameters.parameters);
             parameters.keep_average(config.train.ema_decay.is_some(), observer);
             state.has_average = parameters.average.is_some();
-            check_same_evaluation(&experiment, &state, &folder)?;
             folder.truncate_metrics(state.iteration)?;
         }
-        folder.create()?;
         folder.write_config(&experiment.resolved()?)?;
 
         let evaluator = experiment
@@ -103,28 +103,12 @@ impl Run {
             device: device.clone(),
             experiment,
         };
+        if resume {
+            run.check_same_evaluation()?;
+            observer.note(&format!("going on after iteration {}", run.state.iteration));
+        }
         run.tell_sizes(observer)?;
         Ok(run)
-    }
-}
-
-/// A run that goes on is compared with its first evaluation, prompt by prompt, so the prompts must be the same.
-fn check_same_evaluation(experiment: &Experiment, state: &RunState, folder: &RunFolder) -> Result<(), TrainError> {
-    let now = experiment.eval_prompts.as_ref().map_or(0, |file| file.prompts.len());
-    let then = state
-        .first_evaluation
-        .as_ref()
-        .and_then(|first| first.per_prompt.values().next())
-        .map(Vec::len);
-    match then {
-        Some(then) if then != now && now > 0 => Err(TrainError::File {
-            path: folder.path().to_owned(),
-            why: format!(
-                "was evaluated on {then} prompts, the evaluation file now has {now}; resume with the same file, or \
-                 begin a new run with --out"
-            ),
-        }),
-        _ => Ok(()),
     }
 }
 

@@ -185,12 +185,12 @@ fn impossible_trees_are_refused() {
     check_refused(
         "window = 2",
         &format!("{fixed}\nwindow_start = 3"),
-        &["tree.window_law", "at step 2 at the latest, not at 3"],
+        &["tree.window_start", "at step 2 at the latest, not at 3"],
     );
     check_refused(
         "window = 2",
         "window = 2\nwindow_ratio = 1.0",
-        &["tree.window_law", "between 0 and 1"],
+        &["tree.window_ratio", "between 0 and 1"],
     );
     check_refused("window = 2", "window = 40\nroots = 1", &["tree.window", "is 40"]);
     // Chains are trees of one child: several roots make them comparable.
@@ -450,4 +450,78 @@ fn shipped_configuration_is_valid() {
     ] {
         assert!(resolved.contains(key), "`{key}` is not written out");
     }
+}
+
+/// What would only fail, or say nothing, after the model was loaded is refused before, under the key that is at fault.
+#[test]
+fn late_mistakes_are_found_early() {
+    check_setting_refused(
+        "credit.normalisation.epsilon=-1",
+        &["credit.normalisation", "epsilon", "-1"],
+    );
+    check_setting_refused(
+        "credit.normalisation.scope={running={window=0,min_count=2}}",
+        &["credit.normalisation"],
+    );
+    check_setting_refused(
+        "evaluation.pictures_per_prompt=4000000000000000000",
+        &["evaluation.pictures_per_prompt"],
+    );
+    check_setting_refused("prompts.per_iteration=9223372036854775807", &["prompts.per_iteration"]);
+    check_setting_refused("rewards.bright.eval_only=true", &["rewards", "eval_only"]);
+    check_setting_refused("rewards.bright.path=somewhere", &["rewards.bright.path", "brightness"]);
+    check_setting_refused("prompts.eval=", &["prompts.eval", "is empty"]);
+    check_setting_refused("train.clip_range=2", &["train.clip_range"]);
+    check_setting_refused("train.advantage_clamp=0", &["train.advantage_clamp"]);
+}
+
+/// The noise of `cps` is a share, so more than 1 is refused, and the message says what is common.
+#[test]
+fn noise_of_cps_is_at_most_one() {
+    let settings = ["sampling.kernel=cps", "sampling.noise_level=2"];
+    check_message(Files::new(BASE).open(&settings), &["sampling.noise_level", "at most 1"]);
+}
+
+/// Chains have no siblings, so a rule that compares siblings would train on zeros without a word.
+#[test]
+fn rules_that_compare_siblings_need_some() {
+    for rule in ["siblings", "temporal"] {
+        let rule = format!("credit.rule={rule}");
+        let settings = ["tree.children=1", "tree.roots=4", &rule];
+        check_message(Files::new(BASE).open(&settings), &["credit.rule", "tree.children is 1"]);
+    }
+    let chains = ["tree.children=1", "tree.roots=4", "credit.rule=trajectory"];
+    Files::new(BASE)
+        .open(&chains)
+        .expect("chains with the leaf's advantage on every edge");
+}
+
+/// A group's name becomes part of a metric's name, so it must not be that of one of its own statistics.
+#[test]
+fn evaluation_groups_cannot_take_the_names_of_metrics() {
+    for name in ["change", "standard_error", "all", "a/b", " "] {
+        let setting = format!("prompts.eval_groups={{\"{name}\"=[1,2]}}");
+        check_message(
+            Files::new(BASE).open(&[&setting]),
+            &["prompts.eval_groups", "cannot name a group"],
+        );
+    }
+}
+
+/// An override is one value: what follows a line break is not dropped silently.
+#[test]
+fn an_override_is_one_value() {
+    check_setting_refused("sampling.steps=4\ntree.window=1", &["--set sampling.steps"]);
+}
+
+/// More prompts per iteration than there are is allowed, and told.
+#[test]
+fn more_prompts_than_there_are_is_told() {
+    let experiment = Files::new(BASE).open(&["prompts.per_iteration=7"]).expect("valid");
+    assert!(
+        experiment
+            .idle_settings
+            .iter()
+            .any(|line| line.contains("per_iteration is 7"))
+    );
 }

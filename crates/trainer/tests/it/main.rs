@@ -2,6 +2,7 @@
 
 mod config;
 mod credit;
+mod diversity;
 mod evaluate;
 mod fixture;
 mod noise;

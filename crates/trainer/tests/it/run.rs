@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
+use trainer::files::RunFolder;
 use trainer::run::Run;
 
 use crate::toy_folder::{Recorder, ToyFolder};
@@ -379,8 +380,37 @@ fn evaluation_file_must_stay_the_same() {
         "run",
         true,
         &["train.iterations=2"],
-        &["evaluated on 5 prompts", "now has 1", "--out"],
+        &["evaluated with prompts = 5", "would be 1", "--out"],
     );
+}
+
+/// Nor with another way of drawing: the change since the first evaluation would be that of the drawing.
+#[test]
+fn evaluations_must_be_made_alike() {
+    let toy = ToyFolder::new();
+    toy.run("run", false, &["train.iterations=1"]).expect("a run");
+    let settings = ["train.iterations=2", "evaluation.seed=9"];
+    check_refused(
+        &toy,
+        "run",
+        true,
+        &settings,
+        &["evaluated with seed = 0", "would be 9", "--out"],
+    );
+}
+
+/// Two runs never write into one folder: the second finds it locked, and the lock ends with its process or value.
+#[test]
+fn a_folder_has_one_writer() {
+    let toy = ToyFolder::new();
+    let path = toy.path("shared");
+    let mut first = RunFolder::open(&path, false).expect("a free folder");
+    let mut second = RunFolder::open(&path, false).expect("still free");
+    first.create(false).expect("the lock");
+    let message = second.create(false).expect_err("locked").to_string();
+    assert!(message.contains("is being written by another run"), "{message}");
+    drop(first);
+    second.create(false).expect("free again");
 }
 
 /// A checkpoint of another adapter rank does not fit and says why.
