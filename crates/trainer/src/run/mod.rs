@@ -355,8 +355,7 @@ impl Run {
         Ok(self.experiment.plan_at(start)?)
     }
 
-    /// The prompts of an iteration: a walk through one permutation of the file after another, so that every prompt is
-    /// seen once before any is seen twice. A pure function of seed and iteration.
+    /// The prompts of an iteration; see [`draw_prompts`].
     fn draw_prompts(&self, iteration: u64) -> Vec<usize> {
         let config = &self.experiment.config;
         draw_prompts(
@@ -374,7 +373,8 @@ impl Run {
     }
 }
 
-/// The prompts of an iteration; see [`Run::draw_prompts`].
+/// The prompts of an iteration: a walk through one permutation of the file after another, so that every prompt is seen
+/// once before any is seen twice. A pure function of seed and iteration.
 #[must_use]
 pub fn draw_prompts(seed: u64, iteration: u64, per_iteration: usize, prompts: usize) -> Vec<usize> {
     let first = iteration * per_iteration as u64;
