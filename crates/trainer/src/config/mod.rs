@@ -3,8 +3,10 @@
 //! Two levels. [`ExperimentConfig`] is the TOML file as it stands, unknown keys refused. [`Experiment`] is what comes
 //! of it after every check that needs no model: built plans, laws, objectives and the prompts themselves.
 
+mod check;
 mod error;
 mod experiment;
+mod parse;
 mod prompts;
 
 use std::collections::BTreeMap;
