@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use image::RgbImage;
 use nn::clip::vision::{ClipModel, ClipModelConfig};
 use nn::tokenizer::Tokenizer;
 use nn::weights::Weights;
 use rayon::prelude::*;
 
 use crate::error::RewardError;
+use crate::pictures::Picture;
 use crate::preprocess::ClipPreprocessor;
 
 /// Rows per forward pass unless [`ClipFeatures::with_micro_batch`] says otherwise: enough to keep the matrix products
@@ -97,7 +97,7 @@ impl ClipFeatures {
     /// # Panics
     ///
     /// A picture has no pixels.
-    pub fn pictures(&self, pictures: &[RgbImage]) -> Result<Vec<Vec<f32>>, RewardError> {
+    pub fn pictures(&self, pictures: &[Picture]) -> Result<Vec<Vec<f32>>, RewardError> {
         let [width, height] = self.preprocessor.size().map(|side| side as usize);
         let mut features = Vec::with_capacity(pictures.len());
         for part in pictures.chunks(self.micro_batch) {

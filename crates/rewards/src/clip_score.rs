@@ -8,11 +8,11 @@
 use std::path::Path;
 
 use burn::tensor::Device;
-use image::RgbImage;
 use nn::tokenizer::Tokenizer;
 
 use crate::clip::{ClipFeatures, open_tokenizer};
 use crate::error::RewardError;
+use crate::pictures::Picture;
 use crate::scorer::{Scorer, TruncationReport, check_call, check_scores};
 
 /// What the cosine is multiplied by.
@@ -129,7 +129,7 @@ impl Scorer for ClipScore {
         })
     }
 
-    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+    fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
         check_call(&self.name, pictures, prompts, self.prompts.len())?;
         let features = self.features.pictures(pictures)?;
         let factor = self.factor();

@@ -5,12 +5,12 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::Device;
-use image::RgbImage;
 use serde::{Deserialize, Serialize};
 
 use crate::clip_score::{ClipScore, CosineScale};
 use crate::error::RewardError;
 use crate::jpeg::{JpegGoal, JpegScore};
+use crate::pictures::Picture;
 use crate::pixel::{PixelScore, PixelStatistic};
 use crate::scorer::{Scorer, TruncationReport, check_scores};
 
@@ -277,7 +277,7 @@ impl RewardSet {
     /// As for [`Scorer::score`].
     pub fn score(
         &self,
-        pictures: &[RgbImage],
+        pictures: &[Picture],
         prompts: &[usize],
         purpose: Purpose,
     ) -> Result<Vec<RewardScores>, RewardError> {

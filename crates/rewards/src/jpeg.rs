@@ -12,6 +12,7 @@ use jpeg_encoder::{ChromaSubsamplingMethod, Encoder, EncodingError, ImageBuffer,
 use rayon::prelude::*;
 
 use crate::error::RewardError;
+use crate::pictures::{Picture, Transparency};
 use crate::scorer::{Scorer, TruncationReport, check_call, check_scores};
 
 /// DDPO's quality setting.
@@ -65,10 +66,11 @@ impl Scorer for JpegScore {
         Ok(TruncationReport::without_text(&self.name, prompts.len()))
     }
 
-    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+    fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
         check_call(&self.name, pictures, prompts, self.prepared)?;
         let sign = if self.goal == JpegGoal::Small { -1.0 } else { 1.0 };
-        let sizes: Vec<Result<usize, JpegError>> = pictures.par_iter().map(jpeg_bytes).collect();
+        let size = |picture: &Picture| jpeg_bytes(&picture.rgb(Transparency::OverWhite));
+        let sizes: Vec<Result<usize, JpegError>> = pictures.par_iter().map(size).collect();
         let scores = sizes.into_iter().enumerate().map(|(sample, size)| {
             let bytes = size.map_err(|e| RewardError::Picture {
                 scorer: self.name.clone(),

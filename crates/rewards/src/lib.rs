@@ -8,9 +8,9 @@
 //!
 //! ```text
 //! file ── pictures::open ─┐
-//!                         ├─► RgbImage ── preprocess (resample, crop, normalise) ─► tower ─► feature ─┐
-//! decoder ── nn::pixels ──┘                                                                            ├─► score
-//! prompt ── tokenizer (counted when cut off) ─► tower ─► feature, once per prompt ─────────────────────┘
+//!                         ├─► Picture ── preprocess (resample, crop, normalise) ─► tower ─► feature ─┐
+//! decoder ── nn::pixels ──┘                                                                          ├─► score
+//! prompt ── tokenizer (counted when cut off) ─► tower ─► feature, once per prompt ───────────────────┘
 //! ```
 //!
 //! Decisions that hold for every reward here:
@@ -44,4 +44,5 @@ mod scorer;
 
 pub use composition::{Purpose, RewardKind, RewardScores, RewardSet, RewardSpec, build, check, check_settings};
 pub use error::RewardError;
+pub use pictures::Picture;
 pub use scorer::{Scorer, TruncationReport};

@@ -1,5 +1,6 @@
-//! Picture files of any kind to the 8-bit RGB that rewards see.
+//! Pictures as rewards get them: 8 bits a channel, transparency kept until a reward says what becomes of it.
 
+use std::borrow::Cow;
 use std::io::Cursor;
 use std::path::Path;
 
@@ -17,12 +18,62 @@ pub enum Transparency {
     Dropped,
 }
 
-/// Opens a PNG or JPEG file; transparent pixels lie on white. What the file holds decides, not its ending.
+/// A picture that can be scored. Reward models differ in what they make of transparent pixels, and some resize before
+/// they decide, so a picture keeps its transparency.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Picture {
+    /// Red, green and blue, as generators draw.
+    Opaque(RgbImage),
+    /// With alpha, which is 0 where nothing shows; colours are not multiplied by it.
+    Transparent(RgbaImage),
+}
+
+impl Picture {
+    /// Width and height in pixels.
+    #[must_use]
+    pub fn dimensions(&self) -> (u32, u32) {
+        match self {
+            Self::Opaque(picture) => picture.dimensions(),
+            Self::Transparent(picture) => picture.dimensions(),
+        }
+    }
+
+    /// The picture without transparency.
+    #[must_use]
+    pub fn rgb(&self, transparency: Transparency) -> Cow<'_, RgbImage> {
+        let picture = match self {
+            Self::Opaque(picture) => return Cow::Borrowed(picture),
+            Self::Transparent(picture) => picture,
+        };
+        Cow::Owned(RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
+            let [red, green, blue, alpha] = picture.get_pixel(x, y).0;
+            let over = |level| match transparency {
+                Transparency::OverWhite => over_white(level, alpha),
+                Transparency::Dropped => level,
+            };
+            Rgb([red, green, blue].map(over))
+        }))
+    }
+}
+
+impl From<RgbImage> for Picture {
+    fn from(picture: RgbImage) -> Self {
+        Self::Opaque(picture)
+    }
+}
+
+impl From<RgbaImage> for Picture {
+    fn from(picture: RgbaImage) -> Self {
+        Self::Transparent(picture)
+    }
+}
+
+/// Opens a PNG or JPEG file. What the file holds decides, not its ending.
 ///
 /// # Errors
 ///
 /// The file is missing, is no picture, or is cut off.
-pub fn open(path: &Path) -> Result<RgbImage, RewardError> {
+pub fn open(path: &Path) -> Result<Picture, RewardError> {
     let error = |source| RewardError::Open {
         path: path.to_owned(),
         source,
@@ -38,7 +89,7 @@ pub fn open(path: &Path) -> Result<RgbImage, RewardError> {
         .map_err(image::ImageError::from)
         .and_then(ImageReader::decode)
         .map_err(error)?;
-    Ok(to_rgb(&picture, Transparency::OverWhite))
+    Ok(narrow(&picture))
 }
 
 /// Whether a JPEG file has no end marker after its last scan. In the scan's data the byte 0xFF is always followed by 0,
@@ -51,27 +102,26 @@ fn is_cut_jpeg(bytes: &[u8]) -> bool {
     last_scan.is_none_or(|scan| !bytes[scan..].windows(2).any(|pair| pair == [0xFF, 0xD9]))
 }
 
-/// A decoded picture to 8-bit RGB as Pillow converts it, because the reward models' own programs do.
+/// A decoded picture to 8 bits a channel as Pillow converts it, because the reward models' own programs do.
 ///
 /// Grey becomes three equal channels. 16-bit colour keeps its upper byte. 16-bit grey without transparency is clamped
 /// at 255, not scaled, so that nearly all such pictures come out white; it is Pillow's behaviour, and scaling such
 /// pictures to 8 bits beforehand avoids it.
 #[must_use]
-pub fn to_rgb(picture: &DynamicImage, transparency: Transparency) -> RgbImage {
-    let narrow = match picture {
-        DynamicImage::ImageLuma16(grey) => return clamp_grey(grey),
-        DynamicImage::ImageLumaA16(_) | DynamicImage::ImageRgb16(_) | DynamicImage::ImageRgba16(_) => {
-            upper_bytes(&picture.to_rgba16())
-        }
-        other if other.color().has_alpha() => other.to_rgba8(),
-        other => return other.to_rgb8(),
-    };
-    RgbImage::from_fn(narrow.width(), narrow.height(), |x, y| {
-        let [red, green, blue, alpha] = narrow.get_pixel(x, y).0;
-        Rgb(match transparency {
-            Transparency::OverWhite => [red, green, blue].map(|level| over_white(level, alpha)),
-            Transparency::Dropped => [red, green, blue],
-        })
+pub fn narrow(picture: &DynamicImage) -> Picture {
+    match picture {
+        DynamicImage::ImageLuma16(grey) => clamp_grey(grey).into(),
+        DynamicImage::ImageRgb16(_) => drop_alpha(&upper_bytes(&picture.to_rgba16())).into(),
+        DynamicImage::ImageLumaA16(_) | DynamicImage::ImageRgba16(_) => upper_bytes(&picture.to_rgba16()).into(),
+        other if other.color().has_alpha() => other.to_rgba8().into(),
+        other => other.to_rgb8().into(),
+    }
+}
+
+fn drop_alpha(picture: &RgbaImage) -> RgbImage {
+    RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
+        let [red, green, blue, _] = picture.get_pixel(x, y).0;
+        Rgb([red, green, blue])
     })
 }
 

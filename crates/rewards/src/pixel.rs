@@ -5,6 +5,7 @@ use image::RgbImage;
 use rayon::prelude::*;
 
 use crate::error::RewardError;
+use crate::pictures::{Picture, Transparency};
 use crate::scorer::{Scorer, TruncationReport, check_call, check_scores};
 
 /// A statistic of a picture's pixels.
@@ -79,9 +80,10 @@ impl Scorer for PixelScore {
         Ok(TruncationReport::without_text(&self.name, prompts.len()))
     }
 
-    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+    fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
         check_call(&self.name, pictures, prompts, self.prepared)?;
-        let scores = pictures.par_iter().map(|picture| self.statistic.of(picture)).collect();
+        let statistic = |picture: &Picture| self.statistic.of(&picture.rgb(Transparency::OverWhite));
+        let scores = pictures.par_iter().map(statistic).collect();
         check_scores(&self.name, scores, prompts)
     }
 }

@@ -10,6 +10,7 @@ use image::RgbImage;
 use serde::Deserialize;
 use serde_json::Value;
 
+use crate::pictures::{Picture, Transparency};
 use crate::resample::{Target, bicubic};
 
 /// Why a `preprocessor_config.json` cannot be used.
@@ -68,14 +69,14 @@ impl ClipPreprocessor {
         self.crop
     }
 
-    /// One picture as `[3, height, width]` of [`Self::size`], row-major, normalised (about −1.8 … 2.2).
+    /// One picture, transparent pixels over white, as `[3, height, width]` of [`Self::size`], row-major, normalised (about −1.8 … 2.2).
     ///
     /// # Panics
     ///
     /// The picture has no pixels.
     #[must_use]
-    pub fn pixels(&self, picture: &RgbImage) -> Vec<f32> {
-        let small = self.cut(picture);
+    pub fn pixels(&self, picture: &Picture) -> Vec<f32> {
+        let small = self.cut(&picture.rgb(Transparency::OverWhite));
         let levels = small.as_raw();
         self.levels
             .iter()

@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use image::RgbImage;
 use nn::tokenizer::TruncatedText;
 
 use crate::error::RewardError;
+use crate::pictures::Picture;
 
 /// One reward.
 ///
@@ -19,7 +19,7 @@ use crate::error::RewardError;
 /// let mut scorer = PixelScore::new("brightness", PixelStatistic::Brightness);
 /// scorer.prepare(&["a white wall".to_owned()])?;
 /// let white = RgbImage::from_pixel(4, 4, image::Rgb([255; 3]));
-/// assert_eq!(scorer.score(&[white], &[0])?, [1.0]);
+/// assert_eq!(scorer.score(&[white.into()], &[0])?, [1.0]);
 /// # Ok::<(), rewards::RewardError>(())
 /// ```
 ///
@@ -27,7 +27,7 @@ use crate::error::RewardError;
 ///
 /// ```compile_fail
 /// # use rewards::{RewardError, Scorer};
-/// fn swapped(scorer: &dyn Scorer, pictures: &[image::RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+/// fn swapped(scorer: &dyn Scorer, pictures: &[rewards::Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
 ///     scorer.score(prompts, pictures)
 /// }
 /// ```
@@ -53,7 +53,7 @@ pub trait Scorer: Send {
     ///
     /// The lists differ in length, a prompt's number was not prepared, a picture has no pixels, or a score is not
     /// finite. Sample numbers in errors are places in `pictures`.
-    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError>;
+    fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError>;
 }
 
 /// How much of the prompts a reward reads.
@@ -113,7 +113,7 @@ impl fmt::Display for TruncationReport {
 /// Checks the arguments of a [`Scorer::score`] call against the number of prepared prompts.
 pub(crate) fn check_call(
     scorer: &str,
-    pictures: &[RgbImage],
+    pictures: &[Picture],
     prompts: &[usize],
     prepared: usize,
 ) -> Result<(), RewardError> {
@@ -134,12 +134,13 @@ pub(crate) fn check_call(
                 prepared,
             });
         }
-        if picture.width() == 0 || picture.height() == 0 {
+        let (width, height) = picture.dimensions();
+        if width == 0 || height == 0 {
             return Err(RewardError::Picture {
                 scorer: scorer(),
                 sample,
                 prompt: *prompt,
-                why: format!("is {} x {} pixels", picture.width(), picture.height()),
+                why: format!("is {width} x {height} pixels"),
             });
         }
     }

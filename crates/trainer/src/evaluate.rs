@@ -8,6 +8,7 @@ use nn::pixels::to_pictures;
 use policy_sd3::guidance::PromptTable;
 use policy_sd3::pipeline::Pipeline;
 use policy_sd3::transformer::Transformer;
+use rewards::pictures::{Picture, Transparency};
 use rewards::{Purpose as RewardPurpose, RewardSet};
 use serde::{Deserialize, Serialize};
 
@@ -111,12 +112,14 @@ impl Evaluator {
             let noise = noise::normal(self.seed, places, self.sampling.shape, device);
             let latents = self.sampling.deterministic(network, noise, &self.table, rows)?;
             let pictures = draw(pipeline, &latents, self.sampling.micro_batch)?;
+            let pictures: Vec<Picture> = pictures.into_iter().map(Picture::from).collect();
             for reward in rewards.score(&pictures, rows, RewardPurpose::Evaluation)? {
                 scores.entry(reward.name).or_default().extend(reward.values);
             }
             let is_first = |place: usize| place.is_multiple_of(self.pictures_per_prompt);
-            let shown = pictures.into_iter().enumerate().filter(|(i, _)| is_first(first + i));
-            kept_pictures.extend(shown.map(|(_, picture)| picture).take(kept - kept_pictures.len()));
+            let shown = pictures.iter().enumerate().filter(|(i, _)| is_first(first + i));
+            let shown = shown.map(|(_, picture)| picture.rgb(Transparency::OverWhite).into_owned());
+            kept_pictures.extend(shown.take(kept - kept_pictures.len()));
         }
         let per_prompt = scores
             .into_iter()

@@ -5,7 +5,7 @@ use std::time::Instant;
 use burn::tensor::Device;
 use image::{Rgb, RgbImage};
 use rewards::clip_score::{ClipScore, CosineScale};
-use rewards::{RewardError, Scorer};
+use rewards::{Picture, RewardError, Scorer};
 
 use crate::fixture::{Fixture, emoji, folder};
 
@@ -18,15 +18,14 @@ fn scorer(captions: &[&str]) -> ClipScore {
     scorer
 }
 
-fn pattern(width: u32, height: u32, seed: u32) -> RgbImage {
-    RgbImage::from_fn(width, height, |x, y| {
-        Rgb([0, 1, 2].map(|c| ((x * 37 + y * 91 + c * 53 + x * y * (7 + seed)) % 256) as u8))
-    })
+fn pattern(width: u32, height: u32, seed: u32) -> Picture {
+    let pixel = |x: u32, y: u32| Rgb([0, 1, 2].map(|c| ((x * 37 + y * 91 + c * 53 + x * y * (7 + seed)) % 256) as u8));
+    RgbImage::from_fn(width, height, pixel).into()
 }
 
 #[test]
 fn a_score_does_not_depend_on_the_batch() {
-    let pictures: Vec<RgbImage> = (0..70).map(|seed| pattern(64, 64, seed)).collect();
+    let pictures: Vec<Picture> = (0..70).map(|seed| pattern(64, 64, seed)).collect();
     let prompts: Vec<usize> = (0..70).map(|sample| sample % 3).collect();
     let captions = [
         "flat icon of a cat",
@@ -61,7 +60,7 @@ fn odd_pictures_are_scored() {
         assert!((-1.0..=1.0).contains(&score[0]), "{width} x {height}: {}", score[0]);
     }
     let error = scorer
-        .score(&[pattern(4, 4, 0), RgbImage::new(0, 5)], &[0, 0])
+        .score(&[pattern(4, 4, 0), RgbImage::new(0, 5).into()], &[0, 0])
         .expect_err("no pixels");
     assert!(
         matches!(
@@ -209,7 +208,7 @@ fn the_activation_comes_from_the_configuration() {
 fn time_of_a_trees_leaves() {
     let scorer = scorer(&["flat icon of a cat"]);
     for count in [27, 108] {
-        let pictures: Vec<RgbImage> = (0..count).map(|seed| pattern(64, 64, seed)).collect();
+        let pictures: Vec<Picture> = (0..count).map(|seed| pattern(64, 64, seed)).collect();
         let prompts = vec![0; pictures.len()];
         let start = Instant::now();
         let scores = scorer.score(&pictures, &prompts).expect("scores");

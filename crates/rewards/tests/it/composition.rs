@@ -5,7 +5,9 @@ use std::path::PathBuf;
 
 use burn::tensor::Device;
 use image::{Rgb, RgbImage};
-use rewards::{Purpose, RewardError, RewardKind, RewardSet, RewardSpec, Scorer, TruncationReport, build, check};
+use rewards::{
+    Picture, Purpose, RewardError, RewardKind, RewardSet, RewardSpec, Scorer, TruncationReport, build, check,
+};
 
 use crate::fixture::emoji;
 
@@ -38,7 +40,7 @@ impl Scorer for Fixed {
         Ok(TruncationReport::without_text(self.0, prompts.len()))
     }
 
-    fn score(&self, _: &[RgbImage], _: &[usize]) -> Result<Vec<f64>, RewardError> {
+    fn score(&self, _: &[Picture], _: &[usize]) -> Result<Vec<f64>, RewardError> {
         Ok(self.1.clone())
     }
 }
@@ -78,7 +80,7 @@ fn every_kind_is_built_by_its_name() {
         assert_eq!(scorer.name(), "x-1");
         scorer.prepare(&["a cat".to_owned()]).expect("prepared");
         let score = scorer
-            .score(&[RgbImage::from_pixel(64, 64, Rgb([200, 10, 90]))], &[0])
+            .score(&[RgbImage::from_pixel(64, 64, Rgb([200, 10, 90])).into()], &[0])
             .expect("a score");
         assert!(score.len() == 1 && score[0].is_finite());
     }
@@ -162,7 +164,7 @@ fn a_set_scores_in_the_order_of_names_and_keeps_weights_by_name() {
             .all(|report| report.prompts == 2 && report.limit.is_none())
     );
 
-    let pictures = [RgbImage::from_pixel(8, 8, Rgb([255; 3])), RgbImage::new(8, 8)];
+    let pictures = [RgbImage::from_pixel(8, 8, Rgb([255; 3])), RgbImage::new(8, 8)].map(Picture::from);
     let scores = set.score(&pictures, &[1, 0], Purpose::Training).expect("scores");
     let found: Vec<_> = scores
         .iter()
@@ -193,7 +195,7 @@ fn sets_that_make_no_sense_are_refused() {
 #[test]
 fn bad_scores_of_any_scorer_are_errors() {
     let set = |values: Vec<f64>| RewardSet::new(vec![(Box::new(Fixed("odd", values)), 1.0, false)]).expect("a set");
-    let pictures = [RgbImage::new(2, 2), RgbImage::new(2, 2)];
+    let pictures = [RgbImage::new(2, 2), RgbImage::new(2, 2)].map(Picture::from);
     let error = set(vec![0.5, f64::NAN])
         .score(&pictures, &[7, 9], Purpose::Training)
         .expect_err("NaN");

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use image::RgbImage;
+use rewards::Picture;
 use safetensors::SafeTensors;
 use serde_json::Value;
 
@@ -67,7 +67,7 @@ impl Fixture {
     }
 
     /// The pictures, in the fixture's order.
-    pub(crate) fn pictures(&self) -> Vec<RgbImage> {
+    pub(crate) fn pictures(&self) -> Vec<Picture> {
         let open = |name: &str| rewards::pictures::open(&folder("images").join(format!("{name}.png")));
         strings(&self.inputs["images"])
             .iter()

@@ -2,9 +2,9 @@
 
 use image::{Rgb, RgbImage};
 use rewards::jpeg::{JpegGoal, JpegScore, jpeg_bytes};
-use rewards::pictures::{Transparency, to_rgb};
+use rewards::pictures::{Transparency, narrow};
 use rewards::pixel::{PixelScore, PixelStatistic};
-use rewards::{RewardError, Scorer};
+use rewards::{Picture, RewardError, Scorer};
 
 use crate::fixture::folder;
 
@@ -52,14 +52,14 @@ fn parity_of_reference_pictures_with_pillow() {
     for (name, bytes) in expected {
         let picture = image::open(folder("images").join(format!("{name}.png"))).expect("a picture");
         // The sizes are those of Pillow's plain conversion, which drops transparency.
-        let picture = to_rgb(&picture, Transparency::Dropped);
+        let picture = narrow(&picture).rgb(Transparency::Dropped).into_owned();
         assert_eq!(jpeg_bytes(&picture).expect("a size"), bytes, "{name}");
     }
 }
 
 #[test]
 fn both_goals_are_kilobytes_of_opposite_sign() {
-    let pictures = [pattern(64, 64), RgbImage::new(64, 64)];
+    let pictures = [pattern(64, 64), RgbImage::new(64, 64)].map(Picture::from);
     let scores = [JpegGoal::Small, JpegGoal::Large].map(|goal| {
         let mut scorer = JpegScore::new("jpeg", goal);
         scorer.prepare(&["a".to_owned()]).expect("prepared");
@@ -75,7 +75,10 @@ fn pictures_that_no_file_holds_are_refused() {
     let mut scorer = JpegScore::new("jpeg", JpegGoal::Small);
     scorer.prepare(&["a".to_owned()]).expect("prepared");
     let error = scorer
-        .score(&[RgbImage::new(2, 2), RgbImage::new(70_000, 1)], &[0, 0])
+        .score(
+            &[RgbImage::new(2, 2), RgbImage::new(70_000, 1)].map(Picture::from),
+            &[0, 0],
+        )
         .expect_err("too wide");
     assert!(matches!(error, RewardError::Picture { sample: 1, .. }), "{error}");
     assert!(error.to_string().contains("70000 x 1"), "{error}");
@@ -85,7 +88,7 @@ fn pictures_that_no_file_holds_are_refused() {
 fn rewards_without_a_model_check_their_calls_too() {
     let scorer = PixelScore::new("bright", PixelStatistic::Brightness);
     let error = scorer
-        .score(&[RgbImage::new(1, 1)], &[0])
+        .score(&[RgbImage::new(1, 1).into()], &[0])
         .expect_err("nothing was prepared");
     assert!(
         matches!(error, RewardError::UnknownPrompt { prepared: 0, .. }),

@@ -1,7 +1,7 @@
 //! Picture files to RGB as Pillow converts them.
 
 use image::{DynamicImage, GrayImage, ImageBuffer, Luma, LumaA, Rgb, RgbImage, Rgba, RgbaImage};
-use rewards::pictures::{Transparency, open, to_rgb};
+use rewards::pictures::{Transparency, narrow, open};
 
 /// Levels around the places where the conversions differ.
 const LEVELS: [u16; 8] = [0, 127, 128, 255, 256, 0x0180, 0x7fff, 0xffff];
@@ -14,7 +14,11 @@ fn check(picture: DynamicImage, expected: &[u8]) {
     let path = dir.path().join("picture.png");
     picture.save(&path).expect("saved");
     let found = open(&path).expect("opened");
-    let pixels: Vec<[u8; 3]> = found.pixels().map(|pixel| pixel.0).collect();
+    let pixels: Vec<[u8; 3]> = found
+        .rgb(Transparency::OverWhite)
+        .pixels()
+        .map(|pixel| pixel.0)
+        .collect();
     let grey: Vec<[u8; 3]> = expected.iter().map(|level| [*level; 3]).collect();
     assert_eq!(pixels, grey);
 }
@@ -44,8 +48,8 @@ fn grey_is_repeated_and_transparency_follows_the_wish() {
     // 0.2·10 + 0.8·255 = 206, 0.2·20 + 204 = 208, 0.2·30 + 204 = 210.
     let faint = DynamicImage::ImageRgba8(RgbaImage::from_pixel(2, 1, Rgba([10, 20, 30, 51])));
     let flat = |levels| RgbImage::from_pixel(2, 1, Rgb(levels));
-    assert_eq!(to_rgb(&faint, Transparency::OverWhite), flat([206, 208, 210]));
-    assert_eq!(to_rgb(&faint, Transparency::Dropped), flat([10, 20, 30]));
+    assert_eq!(*narrow(&faint).rgb(Transparency::OverWhite), flat([206, 208, 210]));
+    assert_eq!(*narrow(&faint).rgb(Transparency::Dropped), flat([10, 20, 30]));
 }
 
 #[test]

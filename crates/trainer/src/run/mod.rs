@@ -13,7 +13,7 @@ use burn::tensor::Device;
 use policy_sd3::lora;
 use policy_sd3::pipeline::Pipeline;
 use policy_sd3::transformer::Transformer;
-use rewards::{Purpose as RewardPurpose, RewardSet};
+use rewards::{Picture, Purpose as RewardPurpose, RewardSet};
 use serde_json::{Value, json};
 use tree_core::Plan;
 
@@ -131,6 +131,7 @@ impl Run {
         let pictures = clock.time("decode", || {
             draw(&self.pipeline, &rollout.leaves, self.sampling.micro_batch)
         })?;
+        let pictures: Vec<Picture> = pictures.into_iter().map(Picture::from).collect();
         observer.stage(iteration, "score");
         let scores = clock.time("score", || {
             self.rewards.prepare(&texts)?;
