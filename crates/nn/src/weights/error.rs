@@ -1,6 +1,6 @@
 //! What can be wrong with a weight file, each with what the user can do about it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why weights could not be read.
 ///
@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
     /// The folder holds none of the accepted file names.
-    #[error("{}: no {stem}.safetensors and no {stem}.safetensors.index.json here{found}; point the path at the folder that holds them", dir.display())]
+    #[error("{}: no {stem}.safetensors here, no index of its shards, and no {stem}.bin, .pt or .pth{found}; point the path at the folder that holds them", dir.display())]
     NoWeights {
         /// The folder that was searched.
         dir: PathBuf,
@@ -25,9 +25,9 @@ pub enum WeightsError {
         /// The system's error.
         source: std::io::Error,
     },
-    /// The file's first bytes are those of another format.
-    #[error("{}: this is {what}, not a safetensors file; {fix}", path.display())]
-    NotSafetensors {
+    /// The file's first bytes are those of something else.
+    #[error("{}: this is {what}, not a weight file; {fix}", path.display())]
+    NotWeights {
         /// The file.
         path: PathBuf,
         /// What it is.
@@ -35,11 +35,35 @@ pub enum WeightsError {
         /// What to do.
         fix: &'static str,
     },
-    /// The header does not parse, or its offsets leave the file.
-    #[error("{}: broken safetensors file: {why}; download it again", path.display())]
+    /// The file is a TorchScript archive, such as OpenAI's `ViT-L-14.pt`.
+    #[error("{path}: this is a TorchScript archive, a compiled program with its weights inside; write them to a file of their own: python -c \"import sys, torch; torch.save(torch.jit.load(sys.argv[1], map_location='cpu').state_dict(), sys.argv[2])\" '{path}' weights.pt", path = path.display())]
+    TorchScript {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file's pickle names a function or class that no tensor needs.
+    #[error("{}: its pickle asks for `{global}`, which plain tensors do not need; nothing of it was run. Use a file of the weights alone, from a source that you trust", path.display())]
+    ForeignGlobal {
+        /// The file.
+        path: PathBuf,
+        /// Module and name.
+        global: String,
+    },
+    /// The pickle holds something else than a dictionary of tensors.
+    #[error("{}: {why}", path.display())]
+    StateDict {
+        /// The file.
+        path: PathBuf,
+        /// What it holds instead, and what is accepted.
+        why: String,
+    },
+    /// The file does not parse, or its offsets leave it.
+    #[error("{}: broken {format} file: {why}; download it again", path.display())]
     Broken {
         /// The file.
         path: PathBuf,
+        /// What its first bytes promise.
+        format: &'static str,
         /// What is wrong.
         why: String,
     },
@@ -113,4 +137,13 @@ pub enum WeightsError {
         /// What is wrong and what to do.
         why: String,
     },
+}
+
+impl WeightsError {
+    pub(super) fn foreign_global(path: &Path, global: &str) -> Self {
+        Self::ForeignGlobal {
+            path: path.to_owned(),
+            global: global.to_owned(),
+        }
+    }
 }

@@ -1,75 +1,99 @@
-//! Finding safetensors files, single or sharded, and reading single tensors out of them.
+//! Finding weight files, single or sharded, and reading single tensors out of them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use safetensors::Dtype;
-use safetensors::tensor::Metadata;
 use serde::Deserialize;
 
 use super::error::WeightsError;
+use super::format::{self, Format};
+use super::{pytorch, safetensors};
 
-/// One tensor's place: which file, which bytes.
+/// One tensor: its shape, and where its values are.
 #[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) file: PathBuf,
-    pub(super) dtype: Dtype,
     pub(super) shape: Vec<usize>,
-    begin: u64,
-    length: usize,
+    pub(super) element: Element,
+    pub(super) place: Place,
 }
 
-/// Header of every file of a weight set. No weight is read until it is asked for.
+/// How a tensor's elements are stored.
+#[derive(Debug, Clone)]
+pub(super) enum Element {
+    F32,
+    F16,
+    Bf16,
+    /// A type that is not read, by its name.
+    Other(String),
+}
+
+/// Where the bytes of a tensor are. Nothing is read until they are asked for.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// So many bytes of the file, row-major.
+    Range { begin: u64, length: usize },
+    /// A view of a storage of a PyTorch file.
+    Storage(pytorch_reader::Tensor),
+}
+
+/// The tensors of every file of a weight set. No weight is read until it is asked for.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) origin: PathBuf,
     pub(super) entries: BTreeMap<String, Entry>,
+    /// What stood around the tensors and was taken off.
+    pub(super) wrapper: Option<String>,
 }
 
-/// The part of a `*.safetensors.index.json` that is used.
+/// The part of a shard index that is used.
 #[derive(Deserialize)]
 struct ShardIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-/// Length of the little-endian header size that opens every safetensors file.
-const HEADER_SIZE_BYTES: u64 = 8;
-/// The format's own limit; a larger value means the first eight bytes are something else.
-const MAX_HEADER_BYTES: u64 = 100_000_000;
+/// What training programs put before every key when they save the module that wraps the network.
+const WRAPPED_PREFIX: &str = "module.";
 
 impl Files {
-    /// Opens `dir/stem.safetensors`, or the shards that `dir/stem.safetensors.index.json` names.
+    /// Opens the first of [`candidates`] that lies in the folder.
     pub(super) fn open_folder(dir: &Path, stem: &str) -> Result<Self, WeightsError> {
         if !dir.is_dir() {
-            let source = std::io::Error::new(std::io::ErrorKind::NotFound, "there is no such folder; check the path");
+            let source = std::io::Error::new(ErrorKind::NotFound, "there is no such folder; check the path");
             return Err(WeightsError::Io {
                 path: dir.to_owned(),
                 source,
             });
         }
-        let single = dir.join(format!("{stem}.safetensors"));
-        let index = dir.join(format!("{stem}.safetensors.index.json"));
-        // Python's loaders prefer the single file when both are there; so do we.
-        if single.exists() {
-            Self::open_file(&single)
-        } else if index.exists() {
-            Self::open_shards(dir, &index)
-        } else {
-            Err(WeightsError::NoWeights {
+        let Some(path) = find(dir, stem) else {
+            return Err(WeightsError::NoWeights {
                 dir: dir.to_owned(),
                 stem: stem.to_owned(),
                 found: describe_folder(dir),
-            })
+            });
+        };
+        if path.extension().is_some_and(|ending| ending == "json") {
+            Self::open_shards(dir, &path)
+        } else {
+            Self::open_file(&path)
         }
     }
 
     /// Opens one file.
     pub(super) fn open_file(path: &Path) -> Result<Self, WeightsError> {
+        let (mut entries, mut wrapper) = read_header(path)?;
+        if !entries.is_empty() && entries.keys().all(|key| key.starts_with(WRAPPED_PREFIX)) {
+            let strip = |key: String| key[WRAPPED_PREFIX.len()..].to_owned();
+            entries = entries.into_iter().map(|(key, entry)| (strip(key), entry)).collect();
+            let prefix = format!("the prefix `{WRAPPED_PREFIX}` of every key");
+            wrapper = Some(wrapper.map_or(prefix.clone(), |outer| format!("{prefix}, {outer}")));
+        }
         Ok(Self {
             origin: path.to_owned(),
-            entries: read_header(path)?,
+            entries,
+            wrapper,
         })
     }
 
@@ -99,7 +123,10 @@ impl Files {
                     "names the shard {shard}, which is not there; is the download incomplete?"
                 )));
             }
-            shards.insert(shard, read_header(&path)?);
+            // Nothing wraps the tensors of a shard: programs that shard write state dicts. One that is wrapped all
+            // the same is read, and the index must then agree with its tensors like any other.
+            let (entries, _) = read_header(&path)?;
+            shards.insert(shard, entries);
         }
         let mut entries = BTreeMap::new();
         for (key, shard) in &index.weight_map {
@@ -120,39 +147,33 @@ impl Files {
         Ok(Self {
             origin: dir.to_owned(),
             entries,
+            wrapper: None,
         })
     }
 
     /// Reads one tensor's values, widened to f32 (exact for F32, F16 and BF16).
     pub(super) fn read(&self, key: &str, entry: &Entry) -> Result<Vec<f32>, WeightsError> {
-        let io = |source| WeightsError::Io {
-            path: entry.file.clone(),
-            source,
-        };
-        let mut file = File::open(&entry.file).map_err(io)?;
-        file.seek(SeekFrom::Start(entry.begin)).map_err(io)?;
-        let mut bytes = vec![0; entry.length];
-        file.read_exact(&mut bytes).map_err(io)?;
-        let values: Vec<f32> = match entry.dtype {
-            Dtype::F32 => bytes
-                .chunks_exact(4)
-                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
-                .collect(),
-            Dtype::F16 => bytes
-                .chunks_exact(2)
-                .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            Dtype::BF16 => bytes
-                .chunks_exact(2)
-                .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
-                .collect(),
-            other => {
+        let widen = match &entry.element {
+            Element::F32 => widen_f32,
+            Element::F16 => widen_f16,
+            Element::Bf16 => widen_bf16,
+            Element::Other(found) => {
                 return Err(WeightsError::Dtype {
                     path: entry.file.clone(),
                     key: key.to_owned(),
-                    found: format!("{other:?}"),
+                    found: found.clone(),
                 });
             }
+        };
+        let values: Vec<f32> = match &entry.place {
+            Place::Range { begin, length } => {
+                let bytes = read_range(&entry.file, *begin, *length);
+                widen(&bytes.map_err(|source| WeightsError::Io {
+                    path: entry.file.clone(),
+                    source,
+                })?)
+            }
+            Place::Storage(tensor) => widen(&pytorch::read(&entry.file, tensor)?),
         };
         match values.iter().position(|v| !v.is_finite()) {
             Some(element) => Err(WeightsError::NonFinite {
@@ -165,104 +186,66 @@ impl Files {
     }
 }
 
-/// Parses the header of one safetensors file and checks it against the file's length.
-fn read_header(path: &Path) -> Result<BTreeMap<String, Entry>, WeightsError> {
-    let io = |source| WeightsError::Io {
-        path: path.to_owned(),
-        source,
+/// The file names that weights of a stem may have, in the order of preference. Python's loaders, too, take safetensors
+/// before pickles and a single file before shards.
+fn candidates(stem: &str) -> Vec<String> {
+    // The same weights that are called `model.safetensors` are called `pytorch_model.bin`.
+    let stems = match stem.strip_suffix("model") {
+        Some(start) if !stem.ends_with("pytorch_model") => vec![stem.to_owned(), format!("{start}pytorch_model")],
+        _ => vec![stem.to_owned()],
     };
-    let broken = |why: String| WeightsError::Broken {
-        path: path.to_owned(),
-        why,
-    };
-    let mut file = File::open(path).map_err(io)?;
-    let file_length = file.metadata().map_err(io)?.len();
-    let mut start = [0; 64];
-    let start_length = read_up_to(&mut file, &mut start).map_err(io)?;
-    recognise_other_format(path, &start[..start_length])?;
-    let Some(size) = start[..start_length].first_chunk::<8>().map(|b| u64::from_le_bytes(*b)) else {
-        return Err(broken(format!("only {file_length} bytes long")));
-    };
-    if size > MAX_HEADER_BYTES || size + HEADER_SIZE_BYTES > file_length {
-        return Err(broken(format!(
-            "its header claims {size} bytes, the file has {file_length}"
-        )));
-    }
-    file.seek(SeekFrom::Start(HEADER_SIZE_BYTES)).map_err(io)?;
-    let mut header = vec![0; size as usize];
-    file.read_exact(&mut header).map_err(io)?;
-    // Deserialising checks that the tensors lie side by side without gaps and have the sizes their shapes say.
-    let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| broken(e.to_string()))?;
-    let data_begin = size + HEADER_SIZE_BYTES;
-    let data_length = metadata.data_len() as u64;
-    if data_begin + data_length != file_length {
-        return Err(broken(format!(
-            "its header describes {} bytes, the file has {file_length}: it is truncated or has bytes appended",
-            data_begin + data_length
-        )));
-    }
-    Ok(metadata
-        .tensors()
-        .into_iter()
-        .map(|(key, info)| {
-            let (from, to) = info.data_offsets;
-            let entry = Entry {
-                file: path.to_owned(),
-                dtype: info.dtype,
-                shape: info.shape.clone(),
-                begin: data_begin + from as u64,
-                length: to - from,
-            };
-            (key, entry)
-        })
-        .collect())
+    [
+        "safetensors",
+        "safetensors.index.json",
+        "bin",
+        "bin.index.json",
+        "pt",
+        "pth",
+    ]
+    .iter()
+    .flat_map(|ending| stems.iter().map(move |stem| format!("{stem}.{ending}")))
+    .collect()
 }
 
-/// Names the true format of a file that only pretends to be safetensors.
-fn recognise_other_format(path: &Path, start: &[u8]) -> Result<(), WeightsError> {
-    // The first bytes of a safetensors file are a number and can look like anything; its header opens with a brace.
-    let size = start.first_chunk::<8>().map_or(u64::MAX, |b| u64::from_le_bytes(*b));
-    if size <= MAX_HEADER_BYTES && start.get(HEADER_SIZE_BYTES as usize) == Some(&b'{') {
-        return Ok(());
-    }
-    let other = |what, fix| {
-        Err(WeightsError::NotSafetensors {
-            path: path.to_owned(),
-            what,
-            fix,
-        })
-    };
-    let text = String::from_utf8_lossy(start).to_lowercase();
-    if start.is_empty() {
-        other("an empty file", "download it again")
-    } else if text.starts_with("version https://git-lfs") {
-        other("a Git LFS pointer", "fetch the real file with `git lfs pull`")
-    } else if text.trim_start().starts_with("<!doctype") || text.trim_start().starts_with("<html") {
-        other(
-            "an HTML page",
-            "the download was answered with a web page, often for a missing login; download it again",
-        )
-    } else if start.starts_with(b"PK\x03\x04") {
-        other("a PyTorch zip archive (.bin, .pt)", "save the weights as safetensors")
-    } else if start.starts_with(&[0x80, 0x02]) {
-        other("an old PyTorch pickle (.bin, .pt)", "save the weights as safetensors")
-    } else if start.first() == Some(&b'{') {
-        other("a JSON file", "point the path at the weights")
-    } else {
-        Ok(())
+/// The weights of this stem in a folder, if there are any: a file, or the index of shards.
+pub(super) fn find(dir: &Path, stem: &str) -> Option<PathBuf> {
+    let paths = candidates(stem).into_iter().map(|name| dir.join(name));
+    paths.into_iter().find(|path| path.exists())
+}
+
+/// The tensors of one file by their keys, and what was taken off around them.
+fn read_header(path: &Path) -> Result<(BTreeMap<String, Entry>, Option<String>), WeightsError> {
+    match format::recognise(path)? {
+        Format::Safetensors => Ok((safetensors::read_header(path)?, None)),
+        Format::Torch(container) => pytorch::read_header(path, container),
     }
 }
 
-/// Fills `buffer` as far as the file reaches.
-fn read_up_to(file: &mut File, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match file.read(&mut buffer[filled..])? {
-            0 => break,
-            n => filled += n,
-        }
-    }
-    Ok(filled)
+fn read_range(path: &Path, begin: u64, length: usize) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    file.seek(SeekFrom::Start(begin))?;
+    let mut bytes = vec![0; length];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn widen_f32(bytes: &[u8]) -> Vec<f32> {
+    let elements = bytes.chunks_exact(4);
+    elements.map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+fn widen_f16(bytes: &[u8]) -> Vec<f32> {
+    let elements = bytes.chunks_exact(2);
+    elements
+        .map(|b| half::f16::from_le_bytes([b[0], b[1]]).to_f32())
+        .collect()
+}
+
+fn widen_bf16(bytes: &[u8]) -> Vec<f32> {
+    let elements = bytes.chunks_exact(2);
+    elements
+        .map(|b| half::bf16::from_le_bytes([b[0], b[1]]).to_f32())
+        .collect()
 }
 
 /// Says which weight-like files a folder holds, so that the error can point at them.

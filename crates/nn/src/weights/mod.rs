@@ -9,6 +9,11 @@
 
 mod error;
 mod files;
+mod format;
+mod globals;
+mod pytorch;
+mod safetensors;
+mod stacked;
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,16 +66,22 @@ enum Source {
 }
 
 impl Weights {
-    /// Opens `dir/stem.safetensors` or the shards of `dir/stem.safetensors.index.json`. Reads the headers only.
+    /// Opens the weights of a folder: `stem.safetensors`, or `stem.bin`, `.pt` or `.pth` as PyTorch writes them, or the
+    /// shards of `stem.safetensors.index.json` or `stem.bin.index.json`. For a stem that ends in `model` the names
+    /// that PyTorch's own files have are tried as well: `pytorch_model.bin` for `model`. Where there are several,
+    /// safetensors are preferred to pickles, and single files to shards.
+    ///
+    /// What a file is, its first bytes say and not its name. Only headers are read.
     ///
     /// # Errors
     ///
-    /// The folder has no such file, or a file is not (or no whole) safetensors file.
+    /// The folder has no such file, or a file is damaged, something else than weights, or asks for more than tensors.
     pub fn open(dir: &Path, stem: &str, device: &Device) -> Result<Self, WeightsError> {
         Ok(Self::new(Source::Files(Files::open_folder(dir, stem)?), device))
     }
 
-    /// Opens one safetensors file.
+    /// Opens one file: safetensors, or what `torch.save` wrote of a state dict. That may lie under `state_dict`, `module`
+    /// or `model`, and its keys may all begin with `module.`; see [`Weights::wrapper`].
     ///
     /// # Errors
     ///
@@ -134,6 +145,16 @@ impl Weights {
         }
     }
 
+    /// What stood around the tensors of a single file and was taken off, such as a key `state_dict`, with what is left
+    /// out beside it. For the reader of a log.
+    #[must_use]
+    pub fn wrapper(&self) -> Option<&str> {
+        match &self.shared.source {
+            Source::Files(files) => files.wrapper.as_deref(),
+            Source::Seeded { .. } | Source::Blank => None,
+        }
+    }
+
     /// Declares that a stored tensor is known and not needed, such as the position ids of old CLIP files.
     pub fn ignore(&self, name: &str) {
         self.shared.ignored.borrow_mut().insert(self.key(name));
@@ -189,8 +210,7 @@ impl Weights {
     ///
     /// As for [`Weights::parameter`].
     pub fn values(&self, name: &str, shape: &[usize]) -> Result<Vec<f32>, WeightsError> {
-        let key = self.key(name);
-        self.shared.asked.borrow_mut().insert(key.clone(), shape.to_vec());
+        let key = self.note(name, shape);
         match &self.shared.source {
             Source::Seeded { seed, scale } => Ok(invent(*seed, *scale, &key, shape)),
             Source::Blank => Ok(vec![0.0; shape.iter().product()]),
@@ -294,20 +314,33 @@ impl Weights {
         stored: &[usize],
         transposed: bool,
     ) -> Param<Tensor<D>> {
-        let key = self.key(name);
-        self.shared.asked.borrow_mut().insert(key.clone(), stored.to_vec());
         let id = ParamId::new();
-        self.shared.keys.borrow_mut().insert(
-            id,
-            ParameterKey {
-                key,
-                shape: stored.to_vec(),
-                transposed,
-            },
-        );
+        let key = ParameterKey {
+            key: self.note(name, stored),
+            shape: stored.to_vec(),
+            transposed,
+        };
+        self.shared.keys.borrow_mut().insert(id, key);
+        self.blank_values(id, shape)
+    }
+
+    fn blank_values<const D: usize>(&self, id: ParamId, shape: [usize; D]) -> Param<Tensor<D>> {
         let zeros = move |device: &Device, _: bool| Tensor::zeros(shape, device);
         Param::uninitialized(id, zeros, self.shared.device.clone(), false, shape.into())
     }
+
+    /// Notes that a tensor was asked for, and returns its key.
+    fn note(&self, name: &str, stored: &[usize]) -> String {
+        let key = self.key(name);
+        self.shared.asked.borrow_mut().insert(key.clone(), stored.to_vec());
+        key
+    }
+}
+
+/// Whether a folder has files that [`Weights::open`] would open.
+#[must_use]
+pub(crate) fn exist(dir: &Path, stem: &str) -> bool {
+    files::find(dir, stem).is_some()
 }
 
 /// Reads a JSON configuration that lies beside weights.

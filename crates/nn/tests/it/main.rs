@@ -1,4 +1,6 @@
 //! Integration tests of `nn`.
+mod fixture;
 mod fused;
+mod pytorch;
 mod tokenizer;
 mod weights;
