@@ -300,6 +300,12 @@ impl Embedding {
         })
     }
 
+    /// A table of given values, `[entries, width]`, for one that a file keeps under a name of its own.
+    #[must_use]
+    pub fn from_parameter(weight: Param<Tensor<2>>) -> Self {
+        Self { weight }
+    }
+
     /// `[batch, length]` numbers to `[batch, length, width]`.
     #[must_use]
     pub fn forward(&self, ids: Tensor<2, Int>) -> Tensor<3> {

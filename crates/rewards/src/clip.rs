@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use burn::tensor::{Device, Tensor, TensorData};
-use nn::clip::vision::{ClipModel, ClipModelConfig};
+use nn::clip::{ClipModel, ClipModelConfig};
 use nn::tokenizer::Tokenizer;
 use nn::weights::Weights;
 use rayon::prelude::*;

@@ -1,6 +1,10 @@
-//! CLIP transformers in Hugging Face naming: the pre-norm layers that the text and the vision tower share, and the
-//! towers themselves.
+//! CLIP: the pre-norm layers that the text and the vision tower share, the towers, and whole models.
+//!
+//! Loading by Hugging Face's names stands with each part; `open_clip` fills the same parts by OpenCLIP's and OpenAI's
+//! names.
 
+mod model;
+mod open_clip;
 pub mod text;
 pub mod vision;
 
@@ -11,6 +15,8 @@ use crate::activation::Activation;
 use crate::attention::{attention, merge_heads, split_heads};
 use crate::layers::{LayerNorm, Linear};
 use crate::weights::{Weights, WeightsError};
+
+pub use model::{ClipModel, ClipModelConfig};
 
 /// Sizes of a stack of CLIP layers.
 #[derive(Debug, Clone, Copy, PartialEq)]

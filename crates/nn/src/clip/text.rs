@@ -81,6 +81,20 @@ pub struct ClipTextOutput {
     pub projected: Tensor<2>,
 }
 
+/// The tensors of a text tower, whatever their file called them.
+pub(super) struct ClipTextParts {
+    /// Token table, `[vocabulary, width]`.
+    pub(super) tokens: Embedding,
+    /// Position table, `[longest sequence, width]`.
+    pub(super) positions: Embedding,
+    /// The layers.
+    pub(super) encoder: ClipEncoder,
+    /// Norm after the last layer.
+    pub(super) final_norm: LayerNorm,
+    /// Projection of the pooled feature, without bias.
+    pub(super) projection: Linear,
+}
+
 /// A CLIP text tower with projection.
 #[derive(Module, Debug)]
 pub struct ClipText {
@@ -94,7 +108,7 @@ pub struct ClipText {
 }
 
 impl ClipText {
-    /// Opens a folder with `config.json` and `model.safetensors` (or its shards) of a `CLIPTextModelWithProjection`.
+    /// Opens a folder with `config.json` and the weights `model` of a `CLIPTextModelWithProjection`.
     ///
     /// # Errors
     ///
@@ -123,7 +137,7 @@ impl ClipText {
         // Files of older releases carry the numbers 0, 1, 2, … as a tensor.
         embeddings.ignore("position_ids");
         let width = config.hidden_size;
-        Ok(Self {
+        let parts = ClipTextParts {
             tokens: Embedding::load(&embeddings.scope("token_embedding"), config.vocab_size, width)?,
             positions: Embedding::load(
                 &embeddings.scope("position_embedding"),
@@ -133,8 +147,20 @@ impl ClipText {
             encoder: ClipEncoder::load(&model.scope("encoder"), &config.encoder())?,
             final_norm: LayerNorm::load(&model.scope("final_layer_norm"), width, config.layer_norm_eps)?,
             projection: Linear::load_without_bias(&weights.scope("text_projection"), width, config.projection_dim)?,
+        };
+        Ok(Self::from_parts(parts, config))
+    }
+
+    /// A tower of given tensors, which must have the sizes that the configuration says.
+    pub(super) fn from_parts(parts: ClipTextParts, config: &ClipTextConfig) -> Self {
+        Self {
+            tokens: parts.tokens,
+            positions: parts.positions,
+            encoder: parts.encoder,
+            final_norm: parts.final_norm,
+            projection: parts.projection,
             config: config.clone(),
-        })
+        }
     }
 
     /// The configuration that the tower was built from.

@@ -1,4 +1,5 @@
 //! Integration tests of `nn`.
+mod clip;
 mod fixture;
 mod fused;
 mod pytorch;
