@@ -1,6 +1,7 @@
 //! Integration tests of `nn`.
 mod clip;
 mod fixture;
+mod full_size;
 mod fused;
 mod pytorch;
 mod tokenizer;

@@ -2,6 +2,7 @@
 
 mod adapter;
 mod fixture;
+mod full_size;
 mod kernel;
 mod schedule;
 mod text;
