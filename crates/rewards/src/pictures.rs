@@ -1,4 +1,4 @@
-//! Pictures as rewards get them: 8 bits a channel, transparency kept until a reward says what becomes of it.
+//! Pictures as rewards get them: of the kind that the file holds, until a reward makes colour without transparency of it.
 
 use std::borrow::Cow;
 use std::io::Cursor;
@@ -18,14 +18,26 @@ pub enum Transparency {
     Dropped,
 }
 
-/// A picture that can be scored. Reward models differ in what they make of transparent pixels, and some resize before
-/// they decide, so a picture keeps its transparency.
+/// One channel of 16 bits.
+pub type DeepGrey = ImageBuffer<Luma<u16>, Vec<u16>>;
+
+/// A picture that can be scored, as its file holds it.
+///
+/// Reward models differ in what they make of transparent pixels, and some resize a picture before they make red, green
+/// and blue of it. Pillow, by which they do it, resizes each kind in its own way, so a picture stays of its kind until a
+/// reward decides.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Picture {
-    /// Red, green and blue, as generators draw.
+    /// Red, green and blue, as generators draw, or grey.
     Opaque(RgbImage),
     /// With alpha, which is 0 where nothing shows; colours are not multiplied by it.
     Transparent(RgbaImage),
+    /// One of the colours is declared transparent: alpha is 0 there and 255 elsewhere. Resized as if it were opaque.
+    Masked(RgbaImage),
+    /// Colours from a table, or black and white of one bit. Such pixels are picked, not mixed, when they are resized.
+    Indexed(RgbaImage),
+    /// 16-bit grey, which is resized as such. If its file declares a shade transparent, that shows.
+    Deep(DeepGrey),
 }
 
 impl Picture {
@@ -34,16 +46,18 @@ impl Picture {
     pub fn dimensions(&self) -> (u32, u32) {
         match self {
             Self::Opaque(picture) => picture.dimensions(),
-            Self::Transparent(picture) => picture.dimensions(),
+            Self::Transparent(picture) | Self::Masked(picture) | Self::Indexed(picture) => picture.dimensions(),
+            Self::Deep(picture) => picture.dimensions(),
         }
     }
 
-    /// The picture without transparency.
+    /// The picture as 8-bit colour without transparency.
     #[must_use]
     pub fn rgb(&self, transparency: Transparency) -> Cow<'_, RgbImage> {
         let picture = match self {
             Self::Opaque(picture) => return Cow::Borrowed(picture),
-            Self::Transparent(picture) => picture,
+            Self::Deep(picture) => return Cow::Owned(clamp(picture)),
+            Self::Transparent(picture) | Self::Masked(picture) | Self::Indexed(picture) => picture,
         };
         Cow::Owned(RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
             let [red, green, blue, alpha] = picture.get_pixel(x, y).0;
@@ -84,12 +98,45 @@ pub fn open(path: &Path) -> Result<Picture, RewardError> {
         let why = DecodingError::new(ImageFormat::Jpeg.into(), "the file is cut off before its end");
         return Err(error(ImageError::Decoding(why)));
     }
-    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format();
+    let reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format();
     let picture = reader
         .map_err(image::ImageError::from)
         .and_then(ImageReader::decode)
         .map_err(error)?;
-    Ok(narrow(&picture))
+    Ok(match PngKind::read(&bytes) {
+        Some(kind) => kind.picture(&picture),
+        None => narrow(&picture),
+    })
+}
+
+/// The kind of a PNG file's pixels. Decoding hides it: tables are looked up, and a transparent colour becomes alpha.
+#[derive(Debug, Clone, Copy)]
+struct PngKind {
+    bits: u8,
+    /// As the format numbers them: 0 grey, 2 colour, 3 table, 4 grey with alpha, 6 colour with alpha.
+    colour: u8,
+}
+
+impl PngKind {
+    /// From the first chunk of a whole file, which always is the header; `None` for other formats.
+    fn read(bytes: &[u8]) -> Option<Self> {
+        let [bits, colour] = *bytes.strip_prefix(b"\x89PNG\r\n\x1a\n")?.get(16..18)? else {
+            return None;
+        };
+        Some(Self { bits, colour })
+    }
+
+    /// What was decoded, as the kind that the file holds.
+    fn picture(self, picture: &DynamicImage) -> Picture {
+        match (self.colour, self.bits) {
+            (3, _) | (0, 1) => Picture::Indexed(picture.to_rgba8()),
+            (0, 16) => Picture::Deep(picture.to_luma16()),
+            _ => match narrow(picture) {
+                Picture::Transparent(picture) if matches!(self.colour, 0 | 2) => Picture::Masked(picture),
+                picture => picture,
+            },
+        }
+    }
 }
 
 /// Whether a JPEG file has no end marker after its last scan. In the scan's data the byte 0xFF is always followed by 0,
@@ -102,15 +149,15 @@ fn is_cut_jpeg(bytes: &[u8]) -> bool {
     last_scan.is_none_or(|scan| !bytes[scan..].windows(2).any(|pair| pair == [0xFF, 0xD9]))
 }
 
-/// A decoded picture to 8 bits a channel as Pillow converts it, because the reward models' own programs do.
+/// A decoded picture as Pillow holds it, because the reward models' own programs use it.
 ///
-/// Grey becomes three equal channels. 16-bit colour keeps its upper byte. 16-bit grey without transparency is clamped
-/// at 255, not scaled, so that nearly all such pictures come out white; it is Pillow's behaviour, and scaling such
-/// pictures to 8 bits beforehand avoids it.
+/// Grey becomes three equal channels, and 16-bit colour keeps its upper byte. 16-bit grey without transparency is clamped
+/// at 255 when it becomes colour, not scaled, so that nearly all such pictures come out white; it is Pillow's behaviour,
+/// and scaling such pictures to 8 bits beforehand avoids it.
 #[must_use]
 pub fn narrow(picture: &DynamicImage) -> Picture {
     match picture {
-        DynamicImage::ImageLuma16(grey) => clamp_grey(grey).into(),
+        DynamicImage::ImageLuma16(grey) => Picture::Deep(grey.clone()),
         DynamicImage::ImageRgb16(_) => drop_alpha(&upper_bytes(&picture.to_rgba16())).into(),
         DynamicImage::ImageLumaA16(_) | DynamicImage::ImageRgba16(_) => upper_bytes(&picture.to_rgba16()).into(),
         other if other.color().has_alpha() => other.to_rgba8().into(),
@@ -125,7 +172,8 @@ fn drop_alpha(picture: &RgbaImage) -> RgbImage {
     })
 }
 
-fn clamp_grey(picture: &ImageBuffer<Luma<u16>, Vec<u16>>) -> RgbImage {
+/// 16-bit grey as 8-bit colour.
+pub(crate) fn clamp(picture: &DeepGrey) -> RgbImage {
     RgbImage::from_fn(picture.width(), picture.height(), |x, y| {
         Rgb([picture.get_pixel(x, y).0[0].min(255) as u8; 3])
     })

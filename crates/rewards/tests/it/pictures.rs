@@ -1,6 +1,7 @@
 //! Picture files to RGB as Pillow converts them.
 
 use image::{DynamicImage, GrayImage, ImageBuffer, Luma, LumaA, Rgb, RgbImage, Rgba, RgbaImage};
+use rewards::Picture;
 use rewards::pictures::{Transparency, narrow, open};
 
 /// Levels around the places where the conversions differ.
@@ -50,6 +51,74 @@ fn grey_is_repeated_and_transparency_follows_the_wish() {
     let flat = |levels| RgbImage::from_pixel(2, 1, Rgb(levels));
     assert_eq!(*narrow(&faint).rgb(Transparency::OverWhite), flat([206, 208, 210]));
     assert_eq!(*narrow(&faint).rgb(Transparency::Dropped), flat([10, 20, 30]));
+}
+
+/// Writes a PNG file of one row with the crate's own encoder, which hides nothing, and opens it.
+fn open_png(colour: png::ColorType, bits: png::BitDepth, table: &[u8], transparent: &[u8], row: &[u8]) -> Picture {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("picture.png");
+    let mut encoder = png::Encoder::new(std::fs::File::create(&path).expect("a file"), 4, 1);
+    encoder.set_color(colour);
+    encoder.set_depth(bits);
+    if !table.is_empty() {
+        encoder.set_palette(table.to_vec());
+    }
+    if !transparent.is_empty() {
+        encoder.set_trns(transparent.to_vec());
+    }
+    let mut writer = encoder.write_header().expect("a header");
+    writer.write_image_data(row).expect("written");
+    writer.finish().expect("finished");
+    open(&path).expect("opened")
+}
+
+/// The four pixels with alpha.
+fn row(pixels: [[u8; 4]; 4]) -> RgbaImage {
+    RgbaImage::from_fn(4, 1, |x, _| Rgba(pixels[x as usize]))
+}
+
+/// Pillow resizes each kind in its own way, so what the decoder makes alike is kept apart.
+#[test]
+fn pictures_stay_of_the_kind_that_their_file_holds() {
+    use png::{BitDepth, ColorType};
+    let table = [10, 20, 30, 40, 50, 60];
+    let [first, second] = [[10, 20, 30, 255], [40, 50, 60, 255]];
+    // Indices 0, 1, 1, 0 in two bits each.
+    let found = open_png(ColorType::Indexed, BitDepth::Two, &table, &[], &[0b0001_0100]);
+    assert_eq!(found, Picture::Indexed(row([first, second, second, first])));
+    let found = open_png(ColorType::Indexed, BitDepth::Eight, &table, &[77], &[0, 1, 1, 0]);
+    let faint = [10, 20, 30, 77];
+    assert_eq!(found, Picture::Indexed(row([faint, second, second, faint])));
+
+    let grey = |level| [level, level, level, 255];
+    let found = open_png(ColorType::Grayscale, BitDepth::One, &[], &[], &[0b0110_0000]);
+    assert_eq!(found, Picture::Indexed(row([grey(0), grey(255), grey(255), grey(0)])));
+    let found = open_png(ColorType::Grayscale, BitDepth::Eight, &[], &[0, 7], &[7, 8, 9, 7]);
+    let seven = [7, 7, 7, 0];
+    assert_eq!(found, Picture::Masked(row([seven, grey(8), grey(9), seven])));
+    let colours = [1, 2, 3, 4, 5, 6, 1, 2, 3, 7, 8, 9];
+    let found = open_png(ColorType::Rgb, BitDepth::Eight, &[], &[0, 1, 0, 2, 0, 3], &colours);
+    let clear = [1, 2, 3, 0];
+    assert_eq!(
+        found,
+        Picture::Masked(row([clear, [4, 5, 6, 255], clear, [7, 8, 9, 255]]))
+    );
+
+    let shades = [0, 7, 1, 0, 0, 8, 0, 7];
+    let deep = ImageBuffer::from_fn(4, 1, |x, _| Luma([[7, 256, 8, 7][x as usize]]));
+    for transparent in [&[][..], &[0, 7]] {
+        let found = open_png(ColorType::Grayscale, BitDepth::Sixteen, &[], transparent, &shades);
+        assert_eq!(found, Picture::Deep(deep.clone()));
+    }
+    let found = open_png(
+        ColorType::GrayscaleAlpha,
+        BitDepth::Eight,
+        &[],
+        &[],
+        &[1, 2, 3, 4, 5, 6, 7, 255],
+    );
+    let expected = row([[1, 1, 1, 2], [3, 3, 3, 4], [5, 5, 5, 6], grey(7)]);
+    assert_eq!(found, Picture::Transparent(expected));
 }
 
 #[test]
