@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::error::RewardError;
 use crate::pictures::Picture;
-use crate::preprocess::ClipPreprocessor;
+use crate::preprocess::Preprocessor;
 
 /// Rows per forward pass unless [`ClipFeatures::with_micro_batch`] says otherwise: enough to keep the matrix products
 /// busy, few enough for a large tower's activations.
@@ -21,7 +21,7 @@ const MICRO_BATCH: usize = 32;
 pub struct ClipFeatures {
     name: String,
     model: ClipModel,
-    preprocessor: ClipPreprocessor,
+    preprocessor: Preprocessor,
     device: Device,
     micro_batch: usize,
 }
@@ -84,7 +84,7 @@ impl ClipFeatures {
 
     /// The preprocessing of pictures.
     #[must_use]
-    pub fn preprocessor(&self) -> &ClipPreprocessor {
+    pub fn preprocessor(&self) -> &Preprocessor {
         &self.preprocessor
     }
 
@@ -176,15 +176,15 @@ pub(crate) fn open_tokenizer(name: &str, dir: &Path) -> Result<Tokenizer, Reward
     })
 }
 
-fn read_preprocessor(name: &str, dir: &Path) -> Result<ClipPreprocessor, RewardError> {
-    ClipPreprocessor::read(&dir.join("preprocessor_config.json")).map_err(|source| RewardError::Preprocess {
+fn read_preprocessor(name: &str, dir: &Path) -> Result<Preprocessor, RewardError> {
+    Preprocessor::hugging_face(&dir.join("preprocessor_config.json")).map_err(|source| RewardError::Preprocess {
         scorer: name.to_owned(),
         source,
     })
 }
 
 /// The preprocessing must make pictures of the size that the tower takes.
-fn check_sizes(name: &str, dir: &Path, preprocessor: &ClipPreprocessor, side: usize) -> Result<(), RewardError> {
+fn check_sizes(name: &str, dir: &Path, preprocessor: &Preprocessor, side: usize) -> Result<(), RewardError> {
     let [width, height] = preprocessor.size();
     if [width as usize, height as usize] == [side; 2] {
         return Ok(());

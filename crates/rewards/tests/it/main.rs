@@ -6,4 +6,5 @@ mod fixture;
 mod jpeg;
 mod parity;
 mod pictures;
+mod preprocess;
 mod resample;
