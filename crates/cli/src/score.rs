@@ -1,29 +1,35 @@
 //! `treegrpo score`
 
+mod reference;
+mod scorer;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use rewards::{Purpose, RewardKind, RewardScores, RewardSet, RewardSpec, pictures};
+use rewards::{Purpose, RewardScores, RewardSet, RewardSpec, pictures};
 use serde_json::{Map, Value, json};
 
 use crate::device::DeviceArgument;
 use crate::output;
 use crate::prompts::PromptArguments;
 
-/// Score pictures against prompts
+/// Score pictures against prompts, or check a scorer's files
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Score {
-    /// A scorer: NAME=DIR for the CLIP model in DIR (its score is called NAME), or a kind without a model, such as jpeg;
-    /// may be given several times
-    #[arg(long = "scorer", value_name = "NAME=DIR|KIND", required = true)]
+    /// A scorer: [NAME=][KIND:]PATH for a model, KIND for one without a model, a URL for a service; may be given several
+    /// times
+    #[arg(long = "scorer", value_name = "SCORER", required_unless_present = "check")]
     scorers: Vec<String>,
     /// A picture (PNG or JPEG), or a folder of them in the order of their names; may be given several times
-    #[arg(long = "image", value_name = "FILE", required = true)]
+    #[arg(long = "image", value_name = "FILE", required_unless_present = "check")]
     images: Vec<PathBuf>,
+    /// Instead of scoring: load this scorer, score two built-in pictures, and say whether it is a released model
+    #[arg(long, value_name = "SCORER", conflicts_with_all = ["scorers", "images"])]
+    check: Option<String>,
     #[command(flatten)]
     prompts: PromptArguments,
     /// Print JSON
@@ -34,13 +40,21 @@ pub(crate) struct Score {
 }
 
 const EXAMPLES: &str = "\
-Give one prompt for all pictures, or one per picture. `pick-score=DIR` scores with PickScore's scale instead of the plain
-cosine. Kinds without a model: jpeg-compressibility (jpeg for short), jpeg-incompressibility, brightness, contrast,
-colourfulness; `NAME=KIND` gives such a score another name.
+Give one prompt for all pictures, or one per picture.
+
+Kinds with a model: clip-score, pick-score, pick-score-26 (a CLIP model: a Hugging Face or open_clip folder, or OpenAI's
+ViT-L-14.pt), hps, aesthetic (the head; its CLIP model follows as `,clip=PATH`), image-reward, ocr (an ONNX recogniser).
+Without KIND the file's name tells the kind, and a CLIP model gives clip-score. `,vocabulary=PATH` replaces the built-in
+vocabulary. Kinds without a model: jpeg-compressibility (jpeg for short), jpeg-incompressibility, brightness, contrast,
+colourfulness. A service over HTTP is named by its URL.
 
 Examples:
   treegrpo score --scorer clip=assets/emoji-sd3/scorer --image cat.png --prompt \"flat icon of a cat\"
-  treegrpo score --scorer clip=assets/emoji-sd3/scorer --scorer jpeg --image pictures/ --prompts prompts.txt --json";
+  treegrpo score --scorer clip=assets/emoji-sd3/scorer --scorer jpeg --image pictures/ --prompts prompts.txt --json
+  treegrpo score --scorer hps=models/HPS_v2.1_compressed.pt --image cat.png --prompt \"a cat\"
+  treegrpo score --scorer aesthetic:models/sac+logos+ava1-l14-linearMSE.pth,clip=models/ViT-L-14.pt --image cat.png
+  treegrpo score --scorer judge=http://127.0.0.1:8000/score --image cat.png --prompt \"a cat\"
+  treegrpo score --check models/HPS_v2.1_compressed.pt";
 
 /// What is scored against what.
 struct Pairs {
@@ -58,6 +72,9 @@ impl Pairs {
 
 impl Score {
     pub(crate) fn run(self) -> Result<()> {
+        if let Some(argument) = &self.check {
+            return reference::run(argument, self.json, &self.device.open()?);
+        }
         let specs = self.specs()?;
         let pairs = self.pairs(&specs)?;
         let device = self.device.open()?;
@@ -90,7 +107,7 @@ impl Score {
     fn specs(&self) -> Result<BTreeMap<String, RewardSpec>> {
         let mut specs = BTreeMap::new();
         for argument in &self.scorers {
-            let (name, spec) = parse_scorer(argument)?;
+            let (name, spec) = scorer::parse("--scorer", argument)?;
             if specs.insert(name.clone(), spec).is_some() {
                 bail!("--scorer {argument}: there are two scorers called `{name}`; rename one");
             }
@@ -103,7 +120,7 @@ impl Score {
         let images = list_images(&self.images)?;
         let mut prompts = self.prompts.read()?;
         if prompts.is_empty() {
-            if let Some((name, _)) = specs.iter().find(|(_, spec)| spec.kind.needs_path()) {
+            if let Some((name, _)) = specs.iter().find(|(_, spec)| spec.kind.reads_prompts()) {
                 bail!("there is no prompt, but `{name}` compares pictures with prompts; give one with --prompt TEXT");
             }
             // The other kinds never look at it.
@@ -117,54 +134,6 @@ impl Score {
             );
         }
         Ok(Pairs { images, prompts })
-    }
-}
-
-/// `NAME=DIR`, `NAME=KIND` or `KIND`.
-fn parse_scorer(argument: &str) -> Result<(String, RewardSpec)> {
-    let spec = |kind, path| RewardSpec {
-        kind,
-        path,
-        weight: 1.0,
-        eval_only: false,
-    };
-    let Some((name, value)) = argument.split_once('=') else {
-        let kind = kind_without_model(argument).map_err(|why| anyhow::anyhow!("--scorer {argument}: {why}"))?;
-        return Ok((kind.to_string(), spec(kind, None)));
-    };
-    let folder = Path::new(value);
-    if folder.is_dir() {
-        // A name that is itself the kind of a model says how that model's cosine is scaled.
-        let kind = RewardKind::try_from(name.to_owned())
-            .ok()
-            .filter(|kind| kind.needs_path());
-        return Ok((
-            name.to_owned(),
-            spec(kind.unwrap_or(RewardKind::ClipScore), Some(folder.to_owned())),
-        ));
-    }
-    match kind_without_model(value) {
-        Ok(kind) => Ok((name.to_owned(), spec(kind, None))),
-        Err(_) => {
-            let shown = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-            bail!(
-                "--scorer {argument}: there is no folder {}; name the folder of a Hugging Face CLIP model",
-                shown.display()
-            )
-        }
-    }
-}
-
-fn kind_without_model(word: &str) -> Result<RewardKind, String> {
-    let kind = match word {
-        "jpeg" => RewardKind::JpegCompressibility,
-        _ => RewardKind::try_from(word.to_owned())?,
-    };
-    match kind.needs_path() {
-        true => Err(format!(
-            "`{kind}` needs a model; write it as NAME=DIR, for example {kind}=assets/emoji-sd3/scorer"
-        )),
-        false => Ok(kind),
     }
 }
 

@@ -6,6 +6,7 @@ use nn::tokenizer::TokenizerError;
 use nn::weights::WeightsError;
 
 use crate::preprocess::PreprocessError;
+use crate::remote::RemoteFailure;
 
 /// Why a reward could not be built or could not score.
 ///
@@ -121,10 +122,30 @@ pub enum RewardError {
         /// How many samples.
         samples: usize,
     },
+    /// A service did not score; nothing is put in place of its scores.
+    #[error("reward `{scorer}`: the service at {url} {source}{}", after(*attempts))]
+    Remote {
+        /// Name of the reward.
+        scorer: String,
+        /// The service's address, without what may be secret.
+        url: String,
+        /// How many times it was asked.
+        attempts: u32,
+        /// What happened the last time.
+        source: RemoteFailure,
+    },
     /// The device did not hand its data over.
     #[error("reward `{scorer}`: features could not be read back from the device")]
     Unreadable {
         /// Name of the reward.
         scorer: String,
     },
+}
+
+fn after(attempts: u32) -> String {
+    if attempts == 1 {
+        String::new()
+    } else {
+        format!(" (after {attempts} attempts)")
+    }
 }

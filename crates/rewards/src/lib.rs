@@ -31,18 +31,34 @@
 //!
 //! Invariant: this crate knows neither the policy nor the trainer.
 
+pub mod aesthetic;
+pub mod blip;
+mod catalogue;
 pub mod clip;
 pub mod clip_score;
-pub mod composition;
+mod composition;
 mod error;
+mod files;
+mod head;
+pub mod image_reward;
 pub mod jpeg;
+mod kind;
+#[cfg(feature = "ocr")]
+pub mod ocr;
 pub mod pictures;
 pub mod pixel;
 pub mod preprocess;
+pub mod reference;
+pub mod remote;
 mod resample;
 mod scorer;
+mod spec;
 
-pub use composition::{Purpose, RewardKind, RewardScores, RewardSet, RewardSpec, build, check, check_settings};
+pub use catalogue::{build, check};
+pub use composition::{Purpose, RewardScores, RewardSet};
 pub use error::RewardError;
+pub use head::LinearChain;
+pub use kind::RewardKind;
 pub use pictures::Picture;
-pub use scorer::{Scorer, TruncationReport};
+pub use scorer::{ModelSize, Scorer, TruncationReport};
+pub use spec::{RewardSpec, SettingError, check_settings};

@@ -1,8 +1,10 @@
 //! The trait behind which every reward lies, and the checks that they share.
 
 use std::fmt;
+use std::ops::Add;
 
 use nn::tokenizer::TruncatedText;
+use nn::weights::Weights;
 
 use crate::error::RewardError;
 use crate::pictures::Picture;
@@ -39,6 +41,11 @@ pub trait Scorer: Send {
     /// differ here.
     fn description(&self) -> String;
 
+    /// How large the model behind the score is; `None` if there is none, or if it is not here.
+    fn model_size(&self) -> Option<ModelSize> {
+        None
+    }
+
     /// Encodes all prompts, in place of those of an earlier call. Later calls of [`Scorer::score`] name a prompt by its
     /// index in this list.
     ///
@@ -56,6 +63,39 @@ pub trait Scorer: Send {
     fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError>;
 }
 
+/// How large a model is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelSize {
+    /// Numbers in all tensors together, buffers aside.
+    pub parameters: u64,
+    /// How many tensors.
+    pub tensors: usize,
+}
+
+impl ModelSize {
+    /// The size of everything that was read from `weights` so far.
+    #[must_use]
+    pub fn of(weights: &Weights) -> Self {
+        let asked = weights.asked();
+        let count = |shape: &Vec<usize>| shape.iter().product::<usize>() as u64;
+        Self {
+            parameters: asked.values().map(count).sum(),
+            tensors: asked.len(),
+        }
+    }
+}
+
+impl Add for ModelSize {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            parameters: self.parameters + other.parameters,
+            tensors: self.tensors + other.tensors,
+        }
+    }
+}
+
 /// How much of the prompts a reward reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TruncationReport {
@@ -63,7 +103,8 @@ pub struct TruncationReport {
     pub scorer: String,
     /// How many prompts were prepared.
     pub prompts: usize,
-    /// The greatest number of tokens it reads, its start and end tokens included; `None` if it reads no text.
+    /// The greatest number of tokens it reads, its start and end tokens included; `None` if it reads no text, or if a
+    /// service reads it, which does not say how much.
     pub limit: Option<usize>,
     /// The prompts whose end it does not see, in order, each with its whole length in tokens.
     pub truncated: Vec<TruncatedText>,
@@ -73,6 +114,12 @@ impl TruncationReport {
     /// The report of a reward that does not look at the prompts.
     #[must_use]
     pub fn without_text(scorer: &str, prompts: usize) -> Self {
+        Self::without_limit(scorer, prompts)
+    }
+
+    /// The report of a reward that hands whole prompts on, and does not know how much of them is read.
+    #[must_use]
+    pub fn without_limit(scorer: &str, prompts: usize) -> Self {
         Self {
             scorer: scorer.to_owned(),
             prompts,
@@ -91,7 +138,7 @@ impl fmt::Display for TruncationReport {
             truncated,
         } = self;
         let Some(limit) = limit else {
-            return write!(f, "{scorer}: does not read the prompts");
+            return write!(f, "{scorer}: cuts no prompt off");
         };
         match truncated.iter().max_by_key(|text| text.tokens) {
             None => write!(

@@ -4,5 +4,6 @@ mod fixture;
 mod full_size;
 mod fused;
 mod pytorch;
+mod reward_tokenizers;
 mod tokenizer;
 mod weights;

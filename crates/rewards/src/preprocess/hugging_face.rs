@@ -1,7 +1,7 @@
 //! `preprocessor_config.json` of Hugging Face's image processors.
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::geometry::{Centre, Frame, Resize};
 use super::normalise::{CLIP_DEVIATION, CLIP_MEAN, Normalisation};
@@ -10,7 +10,10 @@ use crate::pictures::Transparency;
 
 /// The preprocessing that a `preprocessor_config.json` asks for, or what is wrong with it.
 pub(super) fn parse(text: &str) -> Result<Preprocessor, String> {
-    let settings: Settings = serde_json::from_str(text).map_err(|e| format!("not a preprocessor's settings: {e}"))?;
+    let refused = |e: serde_json::Error| format!("not a preprocessor's settings: {e}");
+    // An object first: an empty list would otherwise pass for settings that are all absent.
+    let settings: Map<String, Value> = serde_json::from_str(text).map_err(refused)?;
+    let settings: Settings = serde_json::from_value(Value::Object(settings)).map_err(refused)?;
     if !settings.do_resize {
         return Err("do_resize is false; pictures of the wrong size could not be scored".to_owned());
     }

@@ -9,15 +9,10 @@ use rewards::{
     Picture, Purpose, RewardError, RewardKind, RewardSet, RewardSpec, Scorer, TruncationReport, build, check,
 };
 
-use crate::fixture::emoji;
+use crate::fixture::{emoji, folder};
 
 fn spec(kind: RewardKind) -> RewardSpec {
-    RewardSpec {
-        kind,
-        path: None,
-        weight: 1.0,
-        eval_only: false,
-    }
+    RewardSpec::new(kind)
 }
 
 fn parse(json: &str) -> Result<RewardSpec, String> {
@@ -49,10 +44,9 @@ impl Scorer for Fixed {
 fn specs_are_read_strictly() {
     let full = parse(r#"{"kind": "clip-score", "path": "models/clip", "weight": 0.2, "eval_only": true}"#);
     let expected = RewardSpec {
-        kind: RewardKind::ClipScore,
-        path: Some("models/clip".into()),
         weight: 0.2,
         eval_only: true,
+        ..spec(RewardKind::ClipScore).with_path("models/clip")
     };
     assert_eq!(full, Ok(expected));
     assert_eq!(parse(r#"{"kind": "brightness"}"#), Ok(spec(RewardKind::Brightness)));
@@ -68,22 +62,53 @@ fn specs_are_read_strictly() {
     );
 }
 
+/// Every kind whose model the fixtures or the shipped assets have. Text recognition and remote services are built in
+/// tests of their own.
 #[test]
 fn every_kind_is_built_by_its_name() {
     let device = Device::flex();
     for kind in RewardKind::ALL {
         assert_eq!(RewardKind::try_from(kind.to_string()), Ok(kind));
-        let path = kind.needs_path().then(|| emoji().join("scorer"));
-        let spec = RewardSpec { path, ..spec(kind) };
+        let path = match kind {
+            RewardKind::ClipScore | RewardKind::PickScore | RewardKind::PickScore26 => Some(emoji().join("scorer")),
+            RewardKind::Hps => Some(folder("hps")),
+            RewardKind::Aesthetic => Some(folder("aesthetic")),
+            RewardKind::ImageReward => Some(folder("imagereward")),
+            RewardKind::Ocr | RewardKind::Remote => continue,
+            _ => None,
+        };
+        let clip = (kind == RewardKind::Aesthetic).then(|| folder("clip_l"));
+        let spec = RewardSpec {
+            path,
+            clip,
+            ..spec(kind)
+        };
         check("x-1", &spec, &device).expect("valid");
         let mut scorer = build("x-1", &spec, &device).expect("built");
         assert_eq!(scorer.name(), "x-1");
-        scorer.prepare(&["a cat".to_owned()]).expect("prepared");
-        let score = scorer
-            .score(&[RgbImage::from_pixel(64, 64, Rgb([200, 10, 90])).into()], &[0])
-            .expect("a score");
-        assert!(score.len() == 1 && score[0].is_finite());
+        assert_eq!(scorer.model_size().is_some(), kind.model().is_some(), "{kind}");
+        scorer
+            .prepare(&["a cat".to_owned(), "two dogs".to_owned()])
+            .expect("prepared");
+        let picture = Picture::from(RgbImage::from_fn(64, 64, |x, y| Rgb([200, x as u8 * 3, y as u8 * 3])));
+        let scores = scorer.score(&[picture.clone(), picture], &[0, 1]).expect("scores");
+        assert!(scores.iter().all(|score| score.is_finite()), "{kind}: {scores:?}");
+        assert_eq!(scores[0] != scores[1], kind.reads_prompts(), "{kind}: {scores:?}");
     }
+}
+
+/// PickScore's two scales and the plain cosine are one number: 100·c, 100·c/26 and c, were the logit scale ln 100.
+#[test]
+fn the_scales_of_pick_score_differ_by_their_factor() {
+    let [cosine, raw, by_26] = [RewardKind::ClipScore, RewardKind::PickScore, RewardKind::PickScore26].map(|kind| {
+        let spec = spec(kind).with_path(emoji().join("scorer"));
+        let mut scorer = build("x", &spec, &Device::flex()).expect("built");
+        scorer.prepare(&["a cat".to_owned()]).expect("prepared");
+        let picture = Picture::from(RgbImage::from_fn(64, 64, |x, y| Rgb([200, x as u8 * 3, y as u8 * 3])));
+        scorer.score(&[picture], &[0]).expect("a score")[0]
+    });
+    assert!((raw / by_26 - 26.0).abs() < 1e-9);
+    assert!(raw.abs() > cosine.abs());
 }
 
 #[test]
@@ -118,6 +143,18 @@ fn settings_that_make_no_reward_are_refused() {
         "remove it",
     );
     refused("a", spec(RewardKind::ClipScore), "needs `path`");
+    refused("a", spec(RewardKind::Aesthetic).with_path("x"), "needs `clip`");
+    refused("a", spec(RewardKind::Remote), "`remote`");
+    let with_clip = RewardSpec {
+        clip: Some(PathBuf::from("x")),
+        ..spec(RewardKind::Hps).with_path("x")
+    };
+    refused("a", with_clip, "`clip` means nothing");
+    let with_vocabulary = RewardSpec {
+        vocabulary: Some(PathBuf::from("x")),
+        ..brightness.clone()
+    };
+    refused("a", with_vocabulary, "`vocabulary` means nothing");
     refused("", brightness.clone(), "the name");
     refused("a/b", brightness, "the name");
     let absent = RewardSpec {

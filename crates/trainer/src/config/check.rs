@@ -100,21 +100,22 @@ impl Check<'_> {
             || "all are eval_only, so there is nothing to train on; leave eval_only out of one".into(),
         )?;
         for (name, spec) in &self.config.rewards {
-            let key = format!("rewards.{name}.path");
-            let refuse = |why: String| Err(self.value(key.clone(), why));
-            match (&spec.path, spec.kind.needs_path()) {
-                (None, true) => return refuse(format!("is missing; the kind {} needs a model's folder", spec.kind)),
-                (Some(_), false) => return refuse(format!("has no meaning for the kind {}; remove it", spec.kind)),
-                (Some(path), true) if !path.join("config.json").is_file() => {
-                    let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-                    return refuse(format!(
-                        "{} holds no config.json; name a CLIPModel folder",
-                        shown.display()
-                    ));
-                }
-                _ => {}
+            rewards::check_settings(name, spec).map_err(|error| {
+                let key = error.setting.map_or_else(String::new, |setting| format!(".{setting}"));
+                self.value(format!("rewards.{name}{key}"), error.why)
+            })?;
+            for (setting, path) in [("path", &spec.path), ("clip", &spec.clip), ("vocabulary", &spec.vocabulary)] {
+                let Some(path) = path.as_ref().filter(|path| !path.exists()) else {
+                    continue;
+                };
+                let shown = std::path::absolute(path).unwrap_or_else(|_| path.clone());
+                let model = spec.kind.model().unwrap_or("another one");
+                let wanted = if setting == "path" { model } else { "one that is there" };
+                return Err(self.value(
+                    format!("rewards.{name}.{setting}"),
+                    format!("there is no file or folder {}; name {wanted}", shown.display()),
+                ));
             }
-            rewards::check_settings(name, spec).map_err(|e| self.value(format!("rewards.{name}"), e.to_string()))?;
         }
         Ok(())
     }
