@@ -213,6 +213,16 @@ impl Normalisation {
         groups: &[usize],
         history: &mut RunningStatistics,
     ) -> Result<Advantages, AdvantageError> {
+        Ok(self.normalise(scores, groups, history)?.advantages)
+    }
+
+    /// Like [`Normalisation::advantages_with`], and tells what was done to every score.
+    pub(crate) fn normalise(
+        &self,
+        scores: &[f64],
+        groups: &[usize],
+        history: &mut RunningStatistics,
+    ) -> Result<Normalised, AdvantageError> {
         self.check(scores, groups)?;
         let members = Members::new(groups);
         let batch = self.moments(scores.iter().copied(), scores.len());
@@ -232,6 +242,8 @@ impl Normalisation {
         }
 
         let mut values = vec![0.0; scores.len()];
+        let mut means = vec![0.0; scores.len()];
+        let mut factors = vec![0.0; scores.len()];
         for ((group, indices), &own) in members.groups().zip(&own) {
             let used = match self.scope {
                 Scope::Group => own,
@@ -252,11 +264,13 @@ impl Normalisation {
                     }
                 }
             };
+            indices.iter().for_each(|&index| means[index] = used.mean);
             if used.flat {
                 continue;
             }
             for &index in indices {
                 values[index] = (scores[index] - used.mean) / (used.std + self.epsilon);
+                factors[index] = 1.0 / (used.std + self.epsilon);
             }
         }
         let sizes = || members.groups().map(|(_, indices)| indices.len());
@@ -270,7 +284,11 @@ impl Normalisation {
             batch_mean: batch.mean,
             batch_std: batch.std,
         };
-        Ok(Advantages { values, statistics })
+        Ok(Normalised {
+            advantages: Advantages { values, statistics },
+            means,
+            factors,
+        })
     }
 
     /// Checks the settings and the scores before anything is computed or remembered.
@@ -357,6 +375,15 @@ impl RunningStatistics {
         kept.drain(..kept.len().saturating_sub(window));
         kept
     }
+}
+
+/// Advantages, and the line `factor · (score - mean)` on which each of them lies.
+pub(crate) struct Normalised {
+    pub(crate) advantages: Advantages,
+    /// One per score.
+    pub(crate) means: Vec<f64>,
+    /// One per score, 0 where the scores do not vary.
+    pub(crate) factors: Vec<f64>,
 }
 
 #[derive(Clone, Copy)]

@@ -71,6 +71,17 @@ pub enum ForestError {
         /// Counts given.
         got: usize,
     },
+    /// The leaves to keep were told for a different number of leaves.
+    #[error("{got} marks were given for a forest of {expected} leaves; say of each whether it is kept, in order")]
+    KeptLength {
+        /// Leaves of the forest.
+        expected: usize,
+        /// Marks given.
+        got: usize,
+    },
+    /// A forest of which nothing is left.
+    #[error("no leaf of the forest is kept, so nothing is left of it")]
+    NothingKept,
     /// A different number of payloads than nodes.
     #[error("{got} payloads were given for {expected} nodes; give one for each, in order")]
     PayloadsLength {

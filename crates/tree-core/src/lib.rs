@@ -9,7 +9,8 @@
 //!
 //! 1. [`Plan`] says how many trees there are and what every step does, and counts what that costs. [`WindowLaw`] places
 //!    the window of stochastic steps.
-//! 2. [`Forest`] holds the trees: ragged, breadth-first, with any payload per node, grown level by level.
+//! 2. [`Forest`] holds the trees: ragged, breadth-first, with any payload per node, grown level by level. [`Subforest`]
+//!    is what is left of one when some leaves have no score.
 //! 3. [`Normalisation`] turns the leaves' scores into advantages, [`RewardMix`] does so for several rewards by name.
 //! 4. [`Backup`] carries leaf values up to all nodes; its effective sample size tells how many children really count.
 //! 5. [`Credit`] turns node values into the advantage of every edge.
@@ -37,6 +38,7 @@ mod mix;
 mod objective;
 mod plan;
 mod ratio;
+mod subforest;
 mod window;
 
 pub use advantage::{AdvantageError, Advantages, Normalisation, RunningStatistics, Scope, ScoreStatistics, StdKind};
@@ -47,6 +49,7 @@ pub use mix::{Mix, MixError, MixedAdvantages, RewardMix, RunningRewards};
 pub use objective::{ClippedObjective, EdgeLoss, GaussianKl, ObjectiveError, gaussian_kl, guarded_log_ratio};
 pub use plan::{Counts, LevelWeight, Plan, PlanError, Step};
 pub use ratio::RatioStatistics;
+pub use subforest::Subforest;
 pub use window::{AtEnd, WindowError, WindowLaw};
 
 /// The README's examples, compiled and run as doc tests.

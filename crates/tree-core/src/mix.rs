@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::advantage::{AdvantageError, Normalisation, RunningStatistics, ScoreStatistics};
+use crate::advantage::{AdvantageError, Normalisation, Normalised, RunningStatistics, ScoreStatistics};
 
 /// Where rewards are mixed: before or after they are normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,6 +46,14 @@ pub struct MixedAdvantages {
     pub weighted_scores: Vec<f64>,
     /// Per reward, in the order of the weights, the statistics of its scores.
     pub rewards: Vec<(String, ScoreStatistics)>,
+    /// Per reward, in the order of the weights, its share of the advantage: `cov(C, A) / var(A)` over all leaves, where
+    /// `A = Σ C` is the advantage and `C` what the reward adds to it: `weight · normalise(score)` under
+    /// [`Mix::Advantage`], and `weight · (score - mean) / (std + epsilon)` with the std of the weighted sum under
+    /// [`Mix::Reward`].
+    ///
+    /// The shares add up to 1. One lies below 0 when the others outvote the reward, so that on the whole it is trained
+    /// against, and above 1 when it outvotes them. All are 0 when the advantages do not vary.
+    pub shares: Vec<f64>,
     /// The statistics of the weighted sum of raw scores.
     pub total: ScoreStatistics,
 }
@@ -214,39 +222,60 @@ impl RewardMix {
         let matched = self.matched(scores)?;
         // A bad score of the third reward must not leave the first two remembered twice after a retry.
         let mut next = running.clone();
-        let mut rewards = Vec::with_capacity(matched.len());
+        let mut normalised = Vec::with_capacity(matched.len());
         let mut mixed = vec![0.0; matched[0].scores.len()];
         for &Weighted { name, weight, scores } in &matched {
             let history = next.rewards.entry(name.to_string()).or_default();
             let own = normalisation
-                .advantages_with(scores, groups, history)
+                .normalise(scores, groups, history)
                 .map_err(|source| MixError::Advantage {
                     name: name.to_string(),
                     source,
                 })?;
-            for (sum, advantage) in mixed.iter_mut().zip(&own.values) {
+            for (sum, advantage) in mixed.iter_mut().zip(&own.advantages.values) {
                 *sum += weight * advantage;
             }
-            rewards.push((name.to_string(), own.statistics));
+            normalised.push(own);
         }
         let weighted_scores = weighted_sum(&matched);
         let total = normalisation
-            .advantages_with(&weighted_scores, groups, &mut next.total)
+            .normalise(&weighted_scores, groups, &mut next.total)
             .map_err(|source| MixError::Advantage {
                 name: "weighted sum".to_string(),
                 source,
             })?;
         *running = next;
+        let parts = matched.iter().zip(&normalised);
+        let parts = parts.map(|(reward, own)| self.part(reward, own, &total));
+        let parts: Vec<Vec<f64>> = parts.collect();
         let values = match self.mix {
             Mix::Advantage => mixed,
-            Mix::Reward => total.values,
+            Mix::Reward => total.advantages.values,
         };
+        let names = matched.iter().map(|reward| reward.name.to_string());
+        let statistics = normalised.iter().map(|own| own.advantages.statistics);
         Ok(MixedAdvantages {
+            shares: shares(&parts, &values),
             values,
             weighted_scores,
-            rewards,
-            total: total.statistics,
+            rewards: names.zip(statistics).collect(),
+            total: total.advantages.statistics,
         })
+    }
+
+    /// What a reward adds to the advantage of every leaf.
+    fn part(&self, reward: &Weighted<'_>, own: &Normalised, total: &Normalised) -> Vec<f64> {
+        match self.mix {
+            Mix::Advantage => own.advantages.values.iter().map(|a| reward.weight * a).collect(),
+            // The mean of the sum is the sum of the means, so these add up to the advantage as well.
+            Mix::Reward => {
+                let lines = own.means.iter().zip(&total.factors);
+                let leaves = reward.scores.iter().zip(lines);
+                leaves
+                    .map(|(score, (mean, factor))| reward.weight * (score - mean) * factor)
+                    .collect()
+            }
+        }
     }
 
     /// Name, weight and scores of every reward, in the order of the weights.
@@ -298,6 +327,26 @@ fn weighted_sum(matched: &[Weighted<'_>]) -> Vec<f64> {
     let leaves = matched.first().map_or(0, |reward| reward.scores.len());
     let sum = |leaf: usize| matched.iter().map(|reward| reward.weight * reward.scores[leaf]).sum();
     (0..leaves).map(sum).collect()
+}
+
+/// `cov(part, whole) / var(whole)` of every part; 0 where the whole does not vary.
+fn shares(parts: &[Vec<f64>], whole: &[f64]) -> Vec<f64> {
+    let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len() as f64;
+    let centre = mean(whole);
+    let covariance = |part: &[f64]| {
+        let own = mean(part);
+        let products = part.iter().zip(whole).map(|(p, w)| (p - own) * (w - centre));
+        products.sum::<f64>()
+    };
+    let variance = covariance(whole);
+    let share = |part: &Vec<f64>| {
+        if variance > 0.0 {
+            covariance(part) / variance
+        } else {
+            0.0
+        }
+    };
+    parts.iter().map(share).collect()
 }
 
 fn refuse_duplicates<'a>(names: impl Iterator<Item = &'a str>) -> Result<(), MixError> {

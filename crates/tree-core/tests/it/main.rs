@@ -9,6 +9,7 @@ mod objective;
 mod parity;
 mod plan;
 mod ratio;
+mod subforest;
 mod support;
 mod toy;
 mod window;
