@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use crate::catalogue::{build, check};
 use crate::error::RewardError;
 use crate::pictures::Picture;
-use crate::scorer::{Scorer, TruncationReport, check_scores};
+use crate::scorer::{Scorer, TruncationReport, check_finite, check_scores};
 use crate::spec::{RewardSpec, check_name, check_weight, spec_error};
 
 /// Which rewards are wanted.
@@ -124,12 +124,30 @@ impl RewardSet {
             .collect()
     }
 
-    /// The scores of every reward that the purpose asks for; arguments as for [`Scorer::score`].
+    /// The scores of every reward that the purpose asks for, all of them finite; arguments as for [`Scorer::score`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Scorer::score`], and a score that is not finite.
+    pub fn score(
+        &self,
+        pictures: &[Picture],
+        prompts: &[usize],
+        purpose: Purpose,
+    ) -> Result<Vec<RewardScores>, RewardError> {
+        let scores = self.score_with_gaps(pictures, prompts, purpose)?;
+        for reward in &scores {
+            check_finite(&reward.name, &reward.values, prompts)?;
+        }
+        Ok(scores)
+    }
+
+    /// As [`RewardSet::score`], but scores that are not finite are handed on. For callers who drop such samples.
     ///
     /// # Errors
     ///
     /// As for [`Scorer::score`].
-    pub fn score(
+    pub fn score_with_gaps(
         &self,
         pictures: &[Picture],
         prompts: &[usize],

@@ -23,7 +23,8 @@
 //!   what else is in the call, nor on the size of the internal micro-batches (to 1e-6, the rounding of a matrix
 //!   product).
 //! * **No stand-ins.** A missing file, a missing or unused tensor, an unknown kind, a weight of zero and a score that is
-//!   not finite are errors that name the reward and, where there is one, the sample and its prompt.
+//!   not finite are errors that name the reward and, where there is one, the sample and its prompt. Only who asks for
+//!   [gaps](RewardSet::score_with_gaps) gets scores that are not finite, as they are.
 //! * **What a model does not see is said.** Text models cut long prompts off; [`TruncationReport`] counts them.
 //!
 //! How several rewards become one advantage is not decided here: [`RewardSet`] gives the scores of each reward on its

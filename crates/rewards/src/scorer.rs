@@ -54,12 +54,15 @@ pub trait Scorer: Send {
     /// The tokenizer or the model refuses a prompt.
     fn prepare(&mut self, prompts: &[String]) -> Result<TruncationReport, RewardError>;
 
-    /// One finite score per picture: `pictures[i]` against prompt number `prompts[i]`. Greater is better.
+    /// One score per picture: `pictures[i]` against prompt number `prompts[i]`. Greater is better.
+    ///
+    /// A score that is not finite is a gap: this picture has none. It is handed on as it is, because what follows from
+    /// it is for the caller to say; see [`RewardSet`](crate::RewardSet). Nothing else stands for a missing score.
     ///
     /// # Errors
     ///
-    /// The lists differ in length, a prompt's number was not prepared, a picture has no pixels, or a score is not
-    /// finite. Sample numbers in errors are places in `pictures`.
+    /// The lists differ in length, a prompt's number was not prepared, a picture has no pixels, or the scores could not
+    /// be computed at all. Sample numbers in errors are places in `pictures`.
     fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError>;
 }
 
@@ -194,7 +197,7 @@ pub(crate) fn check_call(
     Ok(())
 }
 
-/// Hands scores on if there is one per sample and all are finite.
+/// Hands scores on if there is one per sample, gaps included.
 pub(crate) fn check_scores(scorer: &str, scores: Vec<f64>, prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
     if scores.len() != prompts.len() {
         return Err(RewardError::Count {
@@ -203,8 +206,13 @@ pub(crate) fn check_scores(scorer: &str, scores: Vec<f64>, prompts: &[usize]) ->
             samples: prompts.len(),
         });
     }
+    Ok(scores)
+}
+
+/// Refuses scores with a gap.
+pub(crate) fn check_finite(scorer: &str, scores: &[f64], prompts: &[usize]) -> Result<(), RewardError> {
     match scores.iter().position(|score| !score.is_finite()) {
-        None => Ok(scores),
+        None => Ok(()),
         Some(sample) => Err(RewardError::NonFinite {
             scorer: scorer.to_owned(),
             sample,

@@ -3,9 +3,13 @@
 
 use policy_sd3::kernel::Reduction;
 use rewards::RewardScores;
-use tree_core::{Backup, Credit, EdgeLogProbs, MixedAdvantages, Normalisation, RewardMix, RunningRewards};
+use tree_core::{
+    Backup, Credit, EdgeLogProbs, Forest, LevelWeight, MixedAdvantages, Normalisation, Plan, RewardMix, RunningRewards,
+    Subforest,
+};
 
 use crate::error::TrainError;
+use crate::gaps::{NonFiniteScores, Selection};
 use crate::rollout::{Rollout, Sampling};
 
 /// How scores become advantages.
@@ -19,19 +23,25 @@ pub struct CreditRule {
     pub backup: Backup,
     /// Node values to edge advantages.
     pub credit: Credit,
+    /// What becomes of leaves without a score.
+    pub non_finite_scores: NonFiniteScores,
 }
 
 /// Advantages of a rollout, and what they came from.
 #[derive(Debug, Clone)]
 pub struct EdgeAdvantages {
-    /// Advantage of the edge above every node.
+    /// Advantage of the edge above every node; 0 where the leaves below are dropped.
     pub edges: Vec<f64>,
-    /// Leaf advantages and statistics of the scores.
+    /// Leaf advantages and statistics of the scores, of the leaves that are trained on.
     pub mixed: MixedAdvantages,
     /// Mean effective number of children behind a branching node's value.
     pub effective_sample_size: f64,
     /// Standard deviation, over the nodes of a prompt, of the values after each stochastic step.
     pub value_std: Vec<(usize, f64)>,
+    /// Which leaves are trained on.
+    pub selection: Selection,
+    /// The trees without the dropped leaves; none if all are trained on.
+    pub left: Option<Subforest>,
 }
 
 impl CreditRule {
@@ -40,7 +50,8 @@ impl CreditRule {
     ///
     /// # Errors
     ///
-    /// A score is not finite, or a name or length does not fit.
+    /// A score is not finite and the rule is to stop then, no leaf is left, or a name or length does not fit. The
+    /// memory of running statistics is then as it was.
     pub fn advantages(
         &self,
         rollout: &Rollout,
@@ -50,16 +61,10 @@ impl CreditRule {
         indices: &[usize],
     ) -> Result<EdgeAdvantages, TrainError> {
         let forest = &rollout.forest;
-        let named: Vec<(&str, &[f64])> = scores
-            .iter()
-            .filter(|s| !s.eval_only)
-            .map(|s| (s.name.as_str(), s.values.as_slice()))
-            .collect();
+        let trained: Vec<&RewardScores> = scores.iter().filter(|s| !s.eval_only).collect();
         // Statistics that outlive the iteration are kept per prompt of the file, not per place in the iteration.
         let groups: Vec<usize> = rollout.leaf_prompts.iter().map(|row| indices[*row]).collect();
-        let mixed = self
-            .mix
-            .advantages_with(&self.normalisation, &named, &groups, running)?;
+        let selection = self.non_finite_scores.select(&trained, &groups)?;
         let dimensions: usize = sampling.shape.iter().product();
         let reduced_by = match sampling.log_prob.reduction {
             Reduction::Mean => 1.0,
@@ -72,9 +77,39 @@ impl CreditRule {
                 *slot = log_prob / reduced_by;
             }
         }
-        let log_probs = EdgeLogProbs {
-            mean_reduced: &log_probs,
+        let whole = Scored {
+            scores: trained.iter().map(|s| (s.name.as_str(), s.values.clone())).collect(),
+            groups,
+            log_probs,
             dimensions,
+        };
+        let steps: Vec<usize> = rollout.levels.iter().map(|level| level.step).collect();
+        if selection.is_whole() {
+            return self.over(forest, &whole, &steps, selection, running);
+        }
+        let left = Subforest::new(forest, &selection.kept)?;
+        let mut found = self.over(left.forest(), &whole.only(&left), &steps, selection, running)?;
+        found.edges = left.to_whole(&found.edges);
+        found.left = Some(left);
+        Ok(found)
+    }
+
+    /// The advantages of the edges of a forest all of whose leaves have a score.
+    fn over<T>(
+        &self,
+        forest: &Forest<T>,
+        scored: &Scored<'_>,
+        steps: &[usize],
+        selection: Selection,
+        running: &mut RunningRewards,
+    ) -> Result<EdgeAdvantages, TrainError> {
+        let named: Vec<(&str, &[f64])> = scored.scores.iter().map(|(name, v)| (*name, v.as_slice())).collect();
+        let mixed = self
+            .mix
+            .advantages_with(&self.normalisation, &named, &scored.groups, running)?;
+        let log_probs = EdgeLogProbs {
+            mean_reduced: &scored.log_probs,
+            dimensions: scored.dimensions,
         };
         let values = self.backup.values(forest, &mixed.values, log_probs)?;
         let edges = self.credit.edges(forest, &values)?;
@@ -82,23 +117,60 @@ impl CreditRule {
         let branching: Vec<f64> = sizes.into_iter().flatten().collect();
         // An empty sum of floats is −0, which would show.
         let effective_sample_size = branching.iter().fold(0.0, |sum, size| sum + size) / branching.len().max(1) as f64;
-        let value_std = rollout
-            .levels
-            .iter()
-            .map(|level| {
-                let nodes = level.edges();
-                (
-                    level.step,
-                    std_within_groups(&values[nodes.clone()], nodes.map(|n| forest.group(n))),
-                )
-            })
-            .collect();
+        let value_std = steps.iter().map(|&step| {
+            // The nodes after a step are the level below it.
+            let nodes = forest.level(step + 1);
+            let groups = nodes.clone().map(|node| forest.group(node));
+            (step, std_within_groups(&values[nodes], groups))
+        });
         Ok(EdgeAdvantages {
+            value_std: value_std.collect(),
             edges,
             mixed,
             effective_sample_size,
-            value_std,
+            selection,
+            left: None,
         })
+    }
+}
+
+impl EdgeAdvantages {
+    /// What the loss of the edge above every node is multiplied by, beside the weight of its step; none if nothing was
+    /// dropped. See [`Subforest::edge_factors`].
+    #[must_use]
+    pub fn edge_factors(&self, plan: &Plan, weight: LevelWeight) -> Option<Vec<f64>> {
+        self.left.as_ref().map(|left| left.edge_factors(plan, weight))
+    }
+
+    /// Of an iteration's prompts, those of which a leaf is trained on: what the objective is a mean over.
+    #[must_use]
+    pub fn prompts_left(&self, prompts: usize) -> usize {
+        self.left.as_ref().map_or(prompts, |left| left.forest().groups().len())
+    }
+}
+
+/// What credit is computed from, beside the trees.
+struct Scored<'a> {
+    /// Per reward one value per leaf.
+    scores: Vec<(&'a str, Vec<f64>)>,
+    /// One per leaf.
+    groups: Vec<usize>,
+    /// One per node, of the edge above it, in nats per dimension.
+    log_probs: Vec<f64>,
+    /// Elements of a latent.
+    dimensions: usize,
+}
+
+impl Scored<'_> {
+    /// The entries of the leaves and nodes that are left.
+    fn only(&self, left: &Subforest) -> Self {
+        let scores = self.scores.iter().map(|(name, values)| (*name, left.of_leaves(values)));
+        Self {
+            scores: scores.collect(),
+            groups: left.of_leaves(&self.groups),
+            log_probs: left.of_nodes(&self.log_probs),
+            dimensions: self.dimensions,
+        }
     }
 }
 

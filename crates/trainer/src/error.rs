@@ -7,6 +7,8 @@ use nn::weights::WeightsError;
 use policy_sd3::adapter::AdapterError;
 use policy_sd3::kernel::KernelError;
 
+use crate::gaps::Gap;
+
 /// Why training, sampling or evaluation stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
@@ -46,6 +48,35 @@ pub enum TrainError {
     /// Values cannot be carried up the trees.
     #[error(transparent)]
     Backup(#[from] tree_core::BackupError),
+    /// A score is NaN or infinite, and no rule says what to do then.
+    #[error(
+        "{0}, which is no score; mend the scorer, or have such pictures left out with credit.non_finite_scores = \"drop-sample\" or \"drop-group\""
+    )]
+    NonFiniteScore(Gap),
+    /// Every leaf of an iteration was dropped.
+    #[error(
+        "no leaf is left to train on: of {leaves} leaves of {prompts} prompts, no finite score came from {counts} (first: {first}), and credit.non_finite_scores drops them; mend the scorer"
+    )]
+    NothingLeft {
+        /// Leaves of the iteration.
+        leaves: usize,
+        /// Its prompts.
+        prompts: usize,
+        /// Rewards, each with the number of leaves that it gave no finite score.
+        counts: String,
+        /// The first of them.
+        first: Gap,
+    },
+    /// Rewards that were given to a run are not those of its configuration.
+    #[error(
+        "the rewards that were given are {given}, but the configuration asks for {expected}; give the same names, weights and eval_only"
+    )]
+    OtherRewards {
+        /// Those of the configuration.
+        expected: String,
+        /// Those that were given.
+        given: String,
+    },
     /// An edge has no loss.
     #[error("iteration {iteration}, step {step}: {source}")]
     Objective {

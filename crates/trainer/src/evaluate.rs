@@ -13,6 +13,7 @@ use rewards::{Purpose as RewardPurpose, RewardSet};
 use serde::{Deserialize, Serialize};
 
 use crate::error::TrainError;
+use crate::gaps::NonFiniteScores;
 use crate::noise::{self, Place, Purpose};
 use crate::rollout::Sampling;
 
@@ -26,23 +27,28 @@ pub struct Evaluator {
     sampling: Sampling,
     pictures_per_prompt: usize,
     seed: u64,
+    non_finite_scores: NonFiniteScores,
 }
 
 /// Scores of an evaluation.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvaluationScores {
-    /// Per reward, one score per prompt: the mean over its pictures.
+    /// Per reward, one score per prompt: the mean over those of its pictures that have a finite score. NaN where none
+    /// has; such a prompt is in no mean.
     pub per_prompt: BTreeMap<String, Vec<f64>>,
+    /// Pictures without a finite score, per reward that has such.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub non_finite: BTreeMap<String, usize>,
 }
 
 /// Mean of a list of scores and of its change, with standard errors.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Summary {
-    /// Mean over the prompts.
+    /// Mean over the prompts that have a score; NaN if none has.
     pub mean: f64,
     /// Its standard error.
     pub standard_error: f64,
-    /// Mean of the paired difference to the first evaluation of the run.
+    /// Mean of the paired difference to the first evaluation of the run, over the prompts that have a score in both.
     pub change: f64,
     /// Standard error of that mean.
     pub change_standard_error: f64,
@@ -68,7 +74,16 @@ impl Evaluator {
             sampling,
             pictures_per_prompt,
             seed,
+            non_finite_scores: NonFiniteScores::default(),
         })
+    }
+
+    /// Says what becomes of pictures without a finite score: the evaluation stops, as it does when this is not called,
+    /// or they are left out of their prompt's mean. There are no groups here, so both ways of dropping mean the same.
+    #[must_use]
+    pub fn with_non_finite_scores(mut self, rule: NonFiniteScores) -> Self {
+        self.non_finite_scores = rule;
+        self
     }
 
     /// The prompts, in order.
@@ -82,7 +97,7 @@ impl Evaluator {
     ///
     /// # Errors
     ///
-    /// A latent, picture or score is not finite.
+    /// A latent or picture is not finite, or a score and the rule is to stop then.
     pub fn run(
         &self,
         network: &Transformer,
@@ -97,6 +112,7 @@ impl Evaluator {
             .collect();
         rewards.prepare(&self.prompts)?;
         let mut scores: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+        let mut non_finite: BTreeMap<String, usize> = BTreeMap::new();
         let mut kept_pictures = Vec::new();
         // In parts, so that memory does not grow with the number of pictures.
         for (part, rows) in rows.chunks(PICTURES_AT_ONCE).enumerate() {
@@ -113,7 +129,11 @@ impl Evaluator {
             let latents = self.sampling.deterministic(network, noise, &self.table, rows)?;
             let pictures = draw(pipeline, &latents, self.sampling.micro_batch)?;
             let pictures: Vec<Picture> = pictures.into_iter().map(Picture::from).collect();
-            for reward in rewards.score(&pictures, rows, RewardPurpose::Evaluation)? {
+            for reward in rewards.score_with_gaps(&pictures, rows, RewardPurpose::Evaluation)? {
+                let gaps = self.non_finite_scores.gaps(&reward.name, &reward.values, rows, first)?;
+                if !gaps.is_empty() {
+                    *non_finite.entry(reward.name.clone()).or_default() += gaps.len();
+                }
                 scores.entry(reward.name).or_default().extend(reward.values);
             }
             let is_first = |place: usize| place.is_multiple_of(self.pictures_per_prompt);
@@ -124,11 +144,11 @@ impl Evaluator {
         let per_prompt = scores
             .into_iter()
             .map(|(name, values)| {
-                let means = values.chunks(self.pictures_per_prompt);
-                (name, means.map(|c| c.iter().sum::<f64>() / c.len() as f64).collect())
+                let of_prompts = values.chunks(self.pictures_per_prompt);
+                (name, of_prompts.map(mean_of_finite).collect())
             })
             .collect();
-        Ok((EvaluationScores { per_prompt }, kept_pictures))
+        Ok((EvaluationScores { per_prompt, non_finite }, kept_pictures))
     }
 }
 
@@ -142,6 +162,35 @@ pub fn draw(pipeline: &Pipeline, latents: &Tensor<4>, micro_batch: usize) -> Res
 }
 
 impl EvaluationScores {
+    /// The prompts, counted from 0, that have no finite score of a reward, per reward that has such.
+    #[must_use]
+    pub fn left_out(&self) -> BTreeMap<String, Vec<usize>> {
+        let of = |scores: &Vec<f64>| -> Vec<usize> {
+            let places = scores.iter().enumerate();
+            places.filter(|(_, s)| !s.is_finite()).map(|(p, _)| p).collect()
+        };
+        let rewards = self.per_prompt.iter().map(|(name, scores)| (name.clone(), of(scores)));
+        rewards.filter(|(_, prompts)| !prompts.is_empty()).collect()
+    }
+
+    /// A reward's mean over the prompts, to be compared between evaluations of a run; NaN if there is none.
+    ///
+    /// If prompts are left out of this evaluation or the first, their means are over different prompts, and leaving out
+    /// hard prompts would look like progress. It is then the first one's mean, and to it added the mean change of the
+    /// prompts that have a score in both.
+    #[must_use]
+    pub fn comparable_mean(&self, first: &Self, reward: &str) -> f64 {
+        let (Some(scores), Some(before)) = (self.per_prompt.get(reward), first.per_prompt.get(reward)) else {
+            return f64::NAN;
+        };
+        let summary = summarise(scores, before);
+        if scores.iter().chain(before).all(|score| score.is_finite()) {
+            summary.mean
+        } else {
+            summarise(before, before).mean + summary.change
+        }
+    }
+
     /// Mean and change per reward, over all prompts (`all`) and over each named part of them.
     #[must_use]
     pub fn summaries(
@@ -164,15 +213,18 @@ impl EvaluationScores {
     }
 }
 
-/// Mean and standard error of scores and of their paired difference to `before`.
+/// Mean and standard error of scores and of their paired difference to `before`. Scores that are not finite are in
+/// neither, and neither are differences to such.
 #[must_use]
 pub fn summarise(scores: &[f64], before: &[f64]) -> Summary {
     let differences: Vec<f64> = scores
         .iter()
         .zip(before)
         .map(|(after, before)| after - before)
+        .filter(|difference| difference.is_finite())
         .collect();
-    let (mean, standard_error) = mean_and_error(scores);
+    let scores: Vec<f64> = scores.iter().copied().filter(|score| score.is_finite()).collect();
+    let (mean, standard_error) = mean_and_error(&scores);
     let (change, change_standard_error) = mean_and_error(&differences);
     Summary {
         mean,
@@ -182,8 +234,17 @@ pub fn summarise(scores: &[f64], before: &[f64]) -> Summary {
     }
 }
 
-/// Mean, and sample deviation over √n.
+/// The mean of the finite ones among some scores; NaN if there is none.
+fn mean_of_finite(scores: &[f64]) -> f64 {
+    let finite = scores.iter().filter(|score| score.is_finite());
+    finite.clone().sum::<f64>() / finite.count() as f64
+}
+
+/// Mean, and sample deviation over √n; NaN without values.
 fn mean_and_error(values: &[f64]) -> (f64, f64) {
+    if values.is_empty() {
+        return (f64::NAN, f64::NAN);
+    }
     let count = values.len() as f64;
     let mean = values.iter().sum::<f64>() / count;
     let squares: f64 = values.iter().map(|v| (v - mean).powi(2)).sum();

@@ -11,6 +11,7 @@ pub mod diversity;
 mod error;
 pub mod evaluate;
 pub mod files;
+pub mod gaps;
 pub mod metrics;
 pub mod noise;
 pub mod optimiser;
@@ -20,5 +21,6 @@ pub mod run;
 pub mod state;
 pub mod tensorboard;
 pub mod update;
+pub mod watch;
 
 pub use error::TrainError;

@@ -53,6 +53,10 @@ pub struct EvaluationMetrics {
     pub iteration: u64,
     /// Per reward and part of the prompts.
     pub rewards: BTreeMap<String, BTreeMap<String, Summary>>,
+    /// Pictures without a finite score, per reward that has such.
+    pub non_finite: BTreeMap<String, usize>,
+    /// Prompts, counted from 0, that have no finite score of a reward and are in none of its means.
+    pub left_out: BTreeMap<String, Vec<usize>>,
     /// How the pictures were made, so that the numbers can be had again.
     pub settings: Value,
     /// Time it took.
@@ -67,6 +71,8 @@ impl EvaluationMetrics {
         object.insert("kind".into(), json!("eval"));
         object.insert("iteration".into(), json!(self.iteration));
         for (reward, parts) in &self.rewards {
+            let gaps = self.non_finite.get(reward).copied().unwrap_or(0);
+            object.insert(format!("eval/{reward}/non_finite"), json!(gaps));
             for (part, summary) in parts {
                 let name = match part.as_str() {
                     "all" => format!("eval/{reward}"),
@@ -80,6 +86,9 @@ impl EvaluationMetrics {
                     json!(summary.change_standard_error),
                 );
             }
+        }
+        if !self.left_out.is_empty() {
+            object.insert("left_out".into(), json!(self.left_out));
         }
         object.insert("seconds/evaluate".into(), json!(self.seconds));
         object.insert("settings".into(), self.settings.clone());

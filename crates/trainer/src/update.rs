@@ -104,6 +104,9 @@ pub struct Update<'a> {
     pub table: &'a PromptTable,
     /// The objective.
     pub objective: &'a Objective,
+    /// What the loss of the edge above every node of the forest is multiplied by, beside the weight of its step; 0 for
+    /// an edge that is dropped. None if none is, which is the same as 1 everywhere.
+    pub edge_factors: Option<&'a [f64]>,
     /// Iteration, for messages.
     pub iteration: u64,
 }
@@ -116,8 +119,25 @@ pub fn training_nodes(rollout: &Rollout) -> Vec<TrainingNode> {
     rollout.levels.iter().enumerate().flat_map(nodes).collect()
 }
 
+/// The training nodes below which an edge is left; the others would teach nothing and need not be evaluated. See
+/// [`Update::edge_factors`].
+#[must_use]
+pub fn nodes_left(rollout: &Rollout, edge_factors: Option<&[f64]>) -> Vec<TrainingNode> {
+    let mut nodes = training_nodes(rollout);
+    if let Some(factors) = edge_factors {
+        nodes.retain(|node| {
+            let level = &rollout.levels[node.level];
+            let first = level.first_child + node.row * level.children_per_node;
+            factors[first..first + level.children_per_node]
+                .iter()
+                .any(|factor| *factor != 0.0)
+        });
+    }
+    nodes
+}
+
 impl Update<'_> {
-    /// The gradient of `scale·Σ weight·L(edge)` over the edges below `nodes`.
+    /// The gradient of `scale·Σ weight·factor·L(edge)` over the edges below `nodes`.
     ///
     /// `advantages` holds one value per node of the forest, of the edge above it. The result is the same for every
     /// micro-batch size, up to the rounding of a sum.
@@ -194,11 +214,19 @@ impl Update<'_> {
 
         // c_b = dL/dlogp_b of every child, weighted; the host does this in f64.
         let weight = self.objective.edge_weights[level.step] * scale;
+        let edge_factors = self.edge_factors.map(|factors| &factors[level.edges()]);
         let (mut loss, mut kl) = (0.0, 0.0);
         let mut ratios = RatioStatistics::default();
         let mut worst: Option<WorstRatio> = None;
         let mut factors = Vec::with_capacity(children_rows.len());
         for (row, replayed) in children_rows.iter().zip(&log_probs) {
+            let factor = edge_factors.map_or(1.0, |factors| factors[*row]);
+            if factor == 0.0 {
+                // A dropped edge is in no statistic either.
+                factors.push(0.0);
+                continue;
+            }
+            let weight = weight * factor;
             let stored = level.log_probs[*row];
             let edge = self
                 .objective
@@ -248,11 +276,24 @@ impl Update<'_> {
             kl = divergence.iter().sum::<f64>();
             // Every one of the node's edges carries the divergence, as it carries its clipped loss.
             let factor = self.objective.kl_beta * weight * k as f64;
-            loss += factor * kl;
             let slope = level
                 .transition
                 .divergence_derivative(node_means, reference_means, Reduction::Mean)?;
-            upstream = upstream + slope * factor;
+            match edge_factors {
+                None => {
+                    loss += factor * kl;
+                    upstream = upstream + slope * factor;
+                }
+                Some(factors) => {
+                    // The mean of its edges' factors, of which those of dropped edges are 0.
+                    let mean = |row: &usize| factors[row * k..(row + 1) * k].iter().sum::<f64>() / k as f64;
+                    let own: Vec<f64> = rows.iter().map(|row| factor * mean(row)).collect();
+                    loss += own.iter().zip(&divergence).map(|(own, kl)| own * kl).sum::<f64>();
+                    let own: Vec<f32> = own.into_iter().map(|own| own as f32).collect();
+                    let own = Tensor::<1>::from_data(TensorData::new(own, [rows.len()]), &slope.device());
+                    upstream = upstream + slope * own.reshape([rows.len(), 1, 1, 1]);
+                }
+            }
         }
 
         // The product's derivative in the velocity is `upstream`, so the tape carries it to the parameters.

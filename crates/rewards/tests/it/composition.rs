@@ -248,8 +248,12 @@ fn bad_scores_of_any_scorer_are_errors() {
         "{error}"
     );
     assert!(error.to_string().contains("`odd`, sample 1 (prompt 9)"), "{error}");
+    let gaps = set(vec![0.5, f64::NAN])
+        .score_with_gaps(&pictures, &[7, 9], Purpose::Training)
+        .expect("gaps are handed on");
+    assert!(gaps[0].values[0] == 0.5 && gaps[0].values[1].is_nan());
     let error = set(vec![0.5])
-        .score(&pictures, &[7, 9], Purpose::Training)
+        .score_with_gaps(&pictures, &[7, 9], Purpose::Training)
         .expect_err("one score for two");
     assert!(
         matches!(

@@ -330,7 +330,8 @@ impl Check<'_> {
         for (name, [first, last]) in &self.config.prompts.eval_groups {
             // The name becomes part of a metric's, beside those of the group's own statistics.
             let plain = |c: char| c.is_alphanumeric() || " _-.".contains(c);
-            let taken = ["all", "change", "standard_error", "change_standard_error"].contains(&name.as_str());
+            let taken =
+                ["all", "change", "standard_error", "change_standard_error", "non_finite"].contains(&name.as_str());
             self.require(!name.trim().is_empty() && name.chars().all(plain) && !taken, "prompts.eval_groups", || {
                 format!("`{name}` cannot name a group; use letters, digits, spaces, `-`, `_` and `.`, and not a metric's name")
             })?;

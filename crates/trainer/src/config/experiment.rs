@@ -111,6 +111,7 @@ impl Experiment {
             mix,
             backup,
             credit: config.credit.rule,
+            non_finite_scores: config.credit.non_finite_scores,
         };
         let experiment = Self {
             origin: origin.to_owned(),

@@ -19,6 +19,8 @@ use rewards::RewardSpec;
 use serde::{Deserialize, Serialize};
 use tree_core::{AtEnd, Backup, Credit, LevelWeight, LogProbReduction, Mix, Normalisation};
 
+use crate::gaps::NonFiniteScores;
+
 pub use error::ConfigError;
 pub use experiment::Experiment;
 pub use prompts::{PromptFile, read_prompts};
@@ -169,6 +171,8 @@ pub struct CreditConfig {
     pub level_weight: LevelWeight,
     /// Where several rewards are mixed.
     pub mix: Mix,
+    /// What becomes of pictures without a finite score.
+    pub non_finite_scores: NonFiniteScores,
     /// How scores become leaf advantages.
     pub normalisation: Normalisation,
 }
@@ -321,6 +325,7 @@ impl Default for CreditConfig {
             rule: Credit::Subtree,
             level_weight: LevelWeight::Path,
             mix: Mix::Advantage,
+            non_finite_scores: NonFiniteScores::Error,
             normalisation: Normalisation::default(),
         }
     }

@@ -29,8 +29,9 @@ use crate::optimiser::{Optimiser, OptimiserState};
 use crate::parameters::Layout;
 use crate::rollout::{Draw, Prompts, Rollout, Sampling, roll_out};
 use crate::state::{self, Published, RunState};
-use crate::update::{NodeGradient, Objective, Update, training_nodes};
-use report::Clock;
+use crate::update::{NodeGradient, Objective, Update, nodes_left};
+use crate::watch::Watch;
+use report::{Clock, gaps_line};
 
 /// A run: everything that is loaded once, and the state that changes.
 pub struct Run {
@@ -47,6 +48,7 @@ pub struct Run {
     state: RunState,
     published: Published,
     folder: RunFolder,
+    watch: Watch,
     device: Device,
 }
 
@@ -136,7 +138,7 @@ impl Run {
         let scores = clock.time("score", || {
             self.rewards.prepare(&texts)?;
             self.rewards
-                .score(&pictures, &rollout.leaf_prompts, RewardPurpose::Training)
+                .score_with_gaps(&pictures, &rollout.leaf_prompts, RewardPurpose::Training)
         })?;
 
         // 4. Give every edge its credit.
@@ -144,6 +146,9 @@ impl Run {
             self.experiment
                 .credit
                 .advantages(&rollout, &scores, &mut self.state.running, &self.sampling, &indices)?;
+        for line in self.watch.look(&scores, &advantages.mixed, &advantages.selection) {
+            observer.note(&format!("iteration {}: {line}", iteration + 1));
+        }
 
         // 5. Update.
         observer.stage(iteration, "update");
@@ -175,7 +180,11 @@ impl Run {
             edge_weights: plan.edge_weights(self.experiment.config.credit.level_weight),
             kl_beta: train.kl_beta,
         };
-        let nodes = training_nodes(rollout);
+        let edge_factors = advantages.edge_factors(plan, self.experiment.config.credit.level_weight);
+        let edge_factors = edge_factors.as_deref();
+        let nodes = nodes_left(rollout, edge_factors);
+        // The objective is a mean over prompts, and one that is dropped is not there.
+        let prompts = advantages.prompts_left(prompts);
         let place = Place::of_iteration(Purpose::Updates, iteration);
         // Steps see a random part of the nodes each; with one step the order does not matter and stays as it is.
         let steps = train.updates_per_iteration.min(nodes.len()).max(1);
@@ -197,6 +206,7 @@ impl Run {
                 sampling: &self.sampling,
                 table,
                 objective: &objective,
+                edge_factors,
                 iteration: iteration + 1,
             };
             let gradient = update.gradient(rollout, &advantages.edges, &part, scale)?;
@@ -266,22 +276,25 @@ impl Run {
             .evaluation_settings
             .get_or_insert_with(|| evaluation_settings.to_string());
         let summaries = scores.summaries(first, &config.prompts.eval_groups);
-        let trained: f64 = self
-            .rewards
-            .weights()
-            .iter()
-            .filter_map(|(name, w)| summaries.get(*name).map(|s| w * s["all"].mean))
-            .sum();
+        let weights = self.rewards.weights().into_iter();
+        let trained: f64 = weights.map(|(name, w)| w * scores.comparable_mean(first, name)).sum();
+        let left_out = scores.left_out();
+        for (reward, pictures) in &scores.non_finite {
+            let prompts = left_out.get(reward).map(Vec::as_slice).unwrap_or_default();
+            observer.note(&gaps_line(reward, *pictures, prompts));
+        }
         let metrics = EvaluationMetrics {
             iteration: self.state.iteration,
             rewards: summaries,
+            non_finite: scores.non_finite,
+            left_out,
             settings,
             seconds: begin.elapsed().as_secs_f64(),
         };
         self.folder.append_metrics(&metrics.to_json())?;
         self.folder.append_evaluation(&metrics)?;
         observer.evaluation(&metrics);
-        if self.state.best.is_none_or(|best| trained > best) {
+        if trained.is_finite() && self.state.best.is_none_or(|best| trained > best) {
             self.state.best = Some(trained);
             self.save("best")?;
         }

@@ -21,6 +21,7 @@ use crate::optimiser::{Optimiser, OptimiserState};
 use crate::parameters::Layout;
 use crate::rollout::Sampling;
 use crate::state::{self, Published, RunState};
+use crate::watch::Watch;
 
 impl Run {
     /// Loads the model and the rewards. Nothing is written yet, except that the run's folder is made.
@@ -85,6 +86,7 @@ impl Run {
                     evaluation.pictures_per_prompt,
                     evaluation.seed,
                 )
+                .map(|evaluator| evaluator.with_non_finite_scores(config.credit.non_finite_scores))
             })
             .transpose()?;
 
@@ -100,6 +102,7 @@ impl Run {
             state,
             published,
             folder,
+            watch: Watch::default(),
             device: device.clone(),
             experiment,
         };
@@ -109,6 +112,21 @@ impl Run {
         }
         run.tell_sizes(observer)?;
         Ok(run)
+    }
+
+    /// Scores with these rewards instead of those that the configuration describes: for scorers of other crates, which
+    /// no configuration can name.
+    ///
+    /// # Errors
+    ///
+    /// They do not have the names, the weights and the `eval_only` of the configuration's, by which they are mixed.
+    pub fn with_rewards(mut self, rewards: RewardSet) -> Result<Self, TrainError> {
+        let (expected, given) = (self.rewards.to_string(), rewards.to_string());
+        if expected != given {
+            return Err(TrainError::OtherRewards { expected, given });
+        }
+        self.rewards = rewards;
+        Ok(self)
     }
 }
 

@@ -7,6 +7,7 @@ use rewards::RewardScores;
 use super::{Run, UpdateOutcome};
 use crate::credit::EdgeAdvantages;
 use crate::error::TrainError;
+use crate::gaps::numbered;
 use crate::metrics::{IterationMetrics, Observer};
 use crate::rollout::Rollout;
 
@@ -20,14 +21,26 @@ impl Run {
         advantages: &EdgeAdvantages,
         outcome: &UpdateOutcome,
     ) {
+        let selection = &advantages.selection;
         for reward in scores {
-            let mean = reward.values.iter().sum::<f64>() / reward.values.len() as f64;
+            // A dropped leaf is in no statistic, although another reward may have scored it.
+            let kept = reward.values.iter().zip(&selection.kept).filter(|(_, kept)| **kept);
+            let mean = kept.clone().map(|(score, _)| score).sum::<f64>() / kept.count() as f64;
             metrics.set(format!("reward/{}", reward.name), mean);
         }
-        for (name, statistics) in &advantages.mixed.rewards {
-            metrics.set(format!("reward/{name}/group_std"), statistics.mean_group_std);
-            metrics.set(format!("reward/{name}/batch_std"), statistics.batch_std);
+        for ((name, statistics), share) in advantages.mixed.rewards.iter().zip(&advantages.mixed.shares) {
+            let mut set = |what: &str, value| metrics.set(format!("reward/{name}/{what}"), value);
+            set("group_std", statistics.mean_group_std);
+            set("batch_std", statistics.batch_std);
+            set("zero_std_fraction", statistics.zero_std_fraction());
+            set("advantage_share", *share);
+            set(
+                "non_finite",
+                selection.non_finite.get(name).copied().unwrap_or(0) as f64,
+            );
         }
+        metrics.set("dropped_samples", selection.dropped_leaves() as f64);
+        metrics.set("dropped_groups", selection.dropped_prompts.len() as f64);
         for (step, std) in &advantages.value_std {
             metrics.set(format!("value_std/step_{step}"), *std);
         }
@@ -106,6 +119,18 @@ impl Run {
         }
         Ok(())
     }
+}
+
+/// What an evaluation says of a reward that gave some pictures no finite score.
+pub(super) fn gaps_line(reward: &str, pictures: usize, left_out: &[usize]) -> String {
+    let mut line = format!("evaluation: reward `{reward}` gave no finite score for {pictures} pictures");
+    if !left_out.is_empty() {
+        line.push_str(&format!(
+            "; {} of the evaluation file, counted from 0, has none at all and is left out of its means",
+            numbered("prompt", left_out)
+        ));
+    }
+    line
 }
 
 /// Seconds per stage.

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tempfile::TempDir;
 use trainer::config::{ConfigError, Experiment};
+use trainer::gaps::NonFiniteScores;
 use tree_core::Plan;
 
 const BASE: &str = r#"[model]
@@ -499,13 +500,55 @@ fn rules_that_compare_siblings_need_some() {
 /// A group's name becomes part of a metric's name, so it must not be that of one of its own statistics.
 #[test]
 fn evaluation_groups_cannot_take_the_names_of_metrics() {
-    for name in ["change", "standard_error", "all", "a/b", " "] {
+    for name in ["change", "standard_error", "non_finite", "all", "a/b", " "] {
         let setting = format!("prompts.eval_groups={{\"{name}\"=[1,2]}}");
         check_message(
             Files::new(BASE).open(&[&setting]),
             &["prompts.eval_groups", "cannot name a group"],
         );
     }
+}
+
+/// What becomes of scores that are not finite is a name, with a dash or as others write it; the default stops the run.
+#[test]
+fn non_finite_scores_have_a_rule() {
+    let rule = |settings: &[&str]| {
+        let experiment = Files::new(BASE).open(settings).expect("a valid configuration");
+        experiment.credit.non_finite_scores
+    };
+    assert_eq!(rule(&[]), NonFiniteScores::Error);
+    assert_eq!(
+        rule(&["credit.non_finite_scores=drop-sample"]),
+        NonFiniteScores::DropSample
+    );
+    assert_eq!(
+        rule(&["credit.non_finite_scores=drop_group"]),
+        NonFiniteScores::DropGroup
+    );
+    check_setting_refused(
+        "credit.non_finite_scores=ignore",
+        &["credit.non_finite_scores", "drop-sample"],
+    );
+}
+
+/// Weights belong to names: a = 1 and b = 10 with the weights 2 and 3 give 32, in whatever order the tables stand.
+#[test]
+fn weights_follow_the_names_of_rewards() {
+    let settings = [
+        "rewards={b={kind=\"brightness\",weight=3},a={kind=\"contrast\",weight=2}}",
+        "credit.mix=reward",
+    ];
+    let mix = Files::new(BASE)
+        .open(&settings)
+        .expect("a valid configuration")
+        .credit
+        .mix;
+    assert_eq!(mix.formula(), "A = normalise(2 * a + 3 * b)");
+    assert_eq!(
+        mix.weighted_scores(&[("b", &[10.0]), ("a", &[1.0])])
+            .expect("both rewards"),
+        [32.0]
+    );
 }
 
 /// An override is one value: what follows a line break is not dropped silently.

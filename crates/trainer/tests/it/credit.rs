@@ -2,6 +2,7 @@
 
 use rewards::RewardScores;
 use trainer::credit::{CreditRule, EdgeAdvantages};
+use trainer::gaps::NonFiniteScores;
 use trainer::rollout::{Rollout, Sampling};
 use tree_core::{Backup, Credit, LogProbReduction, Mix, Normalisation, Plan, RewardMix, RunningRewards};
 
@@ -15,6 +16,7 @@ fn rule(backup: Backup, credit: Credit) -> CreditRule {
         mix,
         backup,
         credit,
+        non_finite_scores: NonFiniteScores::Error,
     }
 }
 

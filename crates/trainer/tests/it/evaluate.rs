@@ -118,11 +118,39 @@ fn summary_by_hand() {
     );
 }
 
+/// By hand, with gaps: of the scores 1, –, 6, 5 against –, 2, 4, 4 the first evaluation has the mean 10/3 and this one
+/// 4, but prompts 0 and 1 have one score each and are not compared: the changes are 2 and 1, their mean 1.5, their
+/// standard error ½. To be compared with other evaluations, the mean is 10/3 + 1.5.
+#[test]
+fn gaps_are_in_no_mean() {
+    let (now, before) = ([1.0, f64::NAN, 6.0, 5.0], [f64::NAN, 2.0, 4.0, 4.0]);
+    let summary = summarise(&now, &before);
+    assert_near("mean", summary.mean, 4.0, 1e-12);
+    assert_near("error", summary.standard_error, (7.0f64 / 3.0).sqrt(), 1e-12);
+    assert_near("change", summary.change, 1.5, 1e-12);
+    assert_near("error of the change", summary.change_standard_error, 0.5, 1e-12);
+
+    let scores = |values: &[f64]| EvaluationScores {
+        per_prompt: BTreeMap::from([("r".to_owned(), values.to_vec())]),
+        ..EvaluationScores::default()
+    };
+    let mean = |now: &[f64], before: &[f64]| scores(now).comparable_mean(&scores(before), "r");
+    assert_near("comparable", mean(&now, &before), 10.0 / 3.0 + 1.5, 1e-12);
+    assert_eq!(mean(&[1.0, 2.0], &[5.0, 5.0]), 1.5, "without gaps it is the mean");
+    assert!(mean(&[f64::NAN; 2], &[5.0, 5.0]).is_nan());
+    assert_eq!(scores(&now).left_out(), [("r".to_owned(), vec![1])].into());
+    assert!(scores(&[1.0]).left_out().is_empty());
+
+    let nothing = summarise(&[f64::NAN; 2], &[1.0, 2.0]);
+    assert!(nothing.mean.is_nan() && nothing.standard_error.is_nan() && nothing.change.is_nan());
+}
+
 /// Parts of the evaluation file are named by their first and last line, both included.
 #[test]
 fn groups_are_lines_of_the_file() {
     let scores = |values: &[f64]| EvaluationScores {
         per_prompt: BTreeMap::from([("r".to_owned(), values.to_vec())]),
+        ..EvaluationScores::default()
     };
     let groups = BTreeMap::from([("head".to_owned(), [1, 2]), ("tail".to_owned(), [3, 5])]);
     let summaries = scores(&[1.0, 2.0, 3.0, 4.0, 5.0]).summaries(&scores(&[0.0; 5]), &groups);

@@ -170,6 +170,7 @@ impl Reference {
             sampling: &self.sampling,
             table: &self.table,
             objective: &self.objective,
+            edge_factors: None,
             iteration: 1,
         };
         let all = training_nodes(&rollout);

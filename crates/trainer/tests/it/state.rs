@@ -38,6 +38,7 @@ fn trained(toy: &Toy) -> (RunState, OptimiserState) {
     let scores = (1..2000).map(|i| (f64::from(i) * 0.7).sin() / 3.0).collect();
     run.first_evaluation = Some(EvaluationScores {
         per_prompt: BTreeMap::from([("bright".to_owned(), scores)]),
+        non_finite: BTreeMap::new(),
     });
     run.best = Some(0.1 + 0.2);
     (run, state)

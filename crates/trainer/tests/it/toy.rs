@@ -107,6 +107,7 @@ impl Toy {
             sampling,
             table: &self.table,
             objective,
+            edge_factors: None,
             iteration: 5,
         }
     }
