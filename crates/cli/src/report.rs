@@ -112,6 +112,19 @@ fn results(page: &mut String, history: &History) -> Result<()> {
         )?;
     }
     page.push_str("</table>\n<p>± is one standard error over prompts; changes are paired prompt by prompt.</p>\n");
+    let ends = [
+        ("before", history.evaluations.first()),
+        ("after", history.evaluations.last()),
+    ];
+    for (when, record) in ends {
+        if let Some(left_out) = record.and_then(|record| record.value("left_out")) {
+            let left_out = escape(&left_out.to_string());
+            writeln!(
+                page,
+                "<p>Prompts without a score {when}, counted from 0, which are in none of the means: {left_out}</p>"
+            )?;
+        }
+    }
     Ok(())
 }
 
@@ -189,26 +202,19 @@ fn plots(page: &mut String, history: &History) -> Result<()> {
     ] {
         page.push_str(&svg(title, &[one(name)]));
     }
-    let deviations = history.names("reward/", "/group_std");
-    let series: Vec<Series<'_>> = deviations
-        .iter()
-        .map(|name| Series {
+    for (title, prefix, suffix) in [
+        ("deviation of a reward within a prompt", "reward/", "/group_std"),
+        ("share of the advantage", "reward/", "/advantage_share"),
+        ("seconds per stage", "seconds/", ""),
+    ] {
+        let names = history.names(prefix, suffix);
+        let series = names.iter().map(|name| Series {
             name,
             points: history.iteration_series(name),
             errors: Vec::new(),
-        })
-        .collect();
-    page.push_str(&svg("deviation of a reward within a prompt", &series));
-    let stages = history.names("seconds/", "");
-    let series: Vec<Series<'_>> = stages
-        .iter()
-        .map(|name| Series {
-            name,
-            points: history.iteration_series(name),
-            errors: Vec::new(),
-        })
-        .collect();
-    page.push_str(&svg("seconds per stage", &series));
+        });
+        page.push_str(&svg(title, &series.collect::<Vec<_>>()));
+    }
     page.push_str("</div>\n");
     Ok(())
 }
@@ -238,6 +244,29 @@ fn base64(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn prompts_without_a_score_are_named_and_shares_are_drawn() {
+        let folder = tempfile::tempdir().unwrap();
+        let evaluation = |iteration: u64, rest: &str| {
+            format!(
+                "{{\"kind\":\"eval\",\"iteration\":{iteration},\"eval/r\":0.5,\"eval/r/standard_error\":0.1,\
+                 \"eval/r/change\":0.2,\"eval/r/change_standard_error\":0.1{rest}}}\n"
+            )
+        };
+        let iteration = "{\"kind\":\"iteration\",\"iteration\":1,\"reward/r/advantage_share\":0.7}\n";
+        let lines = [
+            evaluation(0, ",\"left_out\":{\"r\":[3,8]}"),
+            iteration.to_owned(),
+            evaluation(1, ""),
+        ];
+        fs::write(folder.path().join("metrics.jsonl"), lines.concat()).unwrap();
+        let page = html(folder.path(), &History::read(folder.path()).unwrap()).unwrap();
+        let named = "without a score before, counted from 0, which are in none of the means: {&quot;r&quot;:[3,8]}";
+        assert!(page.contains(named), "{page}");
+        assert!(!page.contains("without a score after"));
+        assert!(page.contains("share of the advantage"));
+    }
 
     #[test]
     fn bytes_are_encoded_as_the_standard_shows() {

@@ -55,17 +55,15 @@ pub enum TrainError {
     NonFiniteScore(Gap),
     /// Every leaf of an iteration was dropped.
     #[error(
-        "no leaf is left to train on: of {leaves} leaves of {prompts} prompts, no finite score came from {counts} (first: {first}), and credit.non_finite_scores drops them; mend the scorer"
+        "no leaf is left to train on: of {leaves} leaves of {prompts} prompts, no finite score came from {gaps}, and credit.non_finite_scores drops them; mend the scorer"
     )]
     NothingLeft {
         /// Leaves of the iteration.
         leaves: usize,
         /// Its prompts.
         prompts: usize,
-        /// Rewards, each with the number of leaves that it gave no finite score.
-        counts: String,
-        /// The first of them.
-        first: Gap,
+        /// Rewards, each with the number of leaves that it gave no finite score, and the first of these.
+        gaps: String,
     },
     /// Rewards that were given to a run are not those of its configuration.
     #[error(

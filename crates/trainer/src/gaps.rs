@@ -100,8 +100,7 @@ impl NonFiniteScores {
             return Err(TrainError::NothingLeft {
                 leaves: prompts.len(),
                 prompts: left.len(),
-                counts: counts(&non_finite),
-                first: gap,
+                gaps: counts(&non_finite, &gap),
             });
         }
         Ok(Selection {
@@ -157,10 +156,10 @@ impl Selection {
             dropped => format!(", among them all leaves of {}", numbered("prompt", dropped)),
         };
         Some(format!(
-            "{} of {} leaves were dropped{prompts}, because these rewards gave no finite score: {} (first: {gap})",
+            "{} of {} leaves were dropped{prompts}, because these rewards gave no finite score: {}",
             self.dropped_leaves(),
             self.kept.len(),
-            counts(&self.non_finite)
+            counts(&self.non_finite, gap)
         ))
     }
 }
@@ -177,11 +176,11 @@ impl std::fmt::Display for Gap {
     }
 }
 
-/// `` `a` for 3, `b` for 1``, without those that have all scores.
-fn counts(non_finite: &BTreeMap<String, usize>) -> String {
+/// How many leaves each reward gave no finite score, and the first of them.
+fn counts(non_finite: &BTreeMap<String, usize>, first: &Gap) -> String {
     let counts = non_finite.iter().filter(|(_, count)| **count > 0);
     let counts: Vec<String> = counts.map(|(name, count)| format!("`{name}` for {count}")).collect();
-    counts.join(", ")
+    format!("{} (first: {first})", counts.join(", "))
 }
 
 /// `prompt 3`, or `prompts 3, 4 and 9`.

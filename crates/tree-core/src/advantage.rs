@@ -213,16 +213,17 @@ impl Normalisation {
         groups: &[usize],
         history: &mut RunningStatistics,
     ) -> Result<Advantages, AdvantageError> {
-        Ok(self.normalise(scores, groups, history)?.advantages)
+        self.normalise(scores, groups, history, |_, _| {})
     }
 
-    /// Like [`Normalisation::advantages_with`], and tells what was done to every score.
+    /// Like [`Normalisation::advantages_with`], and tells of every score, by its index, the line that it was put on.
     pub(crate) fn normalise(
         &self,
         scores: &[f64],
         groups: &[usize],
         history: &mut RunningStatistics,
-    ) -> Result<Normalised, AdvantageError> {
+        mut tell: impl FnMut(usize, Line),
+    ) -> Result<Advantages, AdvantageError> {
         self.check(scores, groups)?;
         let members = Members::new(groups);
         let batch = self.moments(scores.iter().copied(), scores.len());
@@ -242,8 +243,6 @@ impl Normalisation {
         }
 
         let mut values = vec![0.0; scores.len()];
-        let mut means = vec![0.0; scores.len()];
-        let mut factors = vec![0.0; scores.len()];
         for ((group, indices), &own) in members.groups().zip(&own) {
             let used = match self.scope {
                 Scope::Group => own,
@@ -264,13 +263,20 @@ impl Normalisation {
                     }
                 }
             };
-            indices.iter().for_each(|&index| means[index] = used.mean);
+            let line = Line {
+                mean: used.mean,
+                factor: if used.flat {
+                    0.0
+                } else {
+                    1.0 / (used.std + self.epsilon)
+                },
+            };
+            indices.iter().for_each(|&index| tell(index, line));
             if used.flat {
                 continue;
             }
             for &index in indices {
                 values[index] = (scores[index] - used.mean) / (used.std + self.epsilon);
-                factors[index] = 1.0 / (used.std + self.epsilon);
             }
         }
         let sizes = || members.groups().map(|(_, indices)| indices.len());
@@ -284,11 +290,7 @@ impl Normalisation {
             batch_mean: batch.mean,
             batch_std: batch.std,
         };
-        Ok(Normalised {
-            advantages: Advantages { values, statistics },
-            means,
-            factors,
-        })
+        Ok(Advantages { values, statistics })
     }
 
     /// Checks the settings and the scores before anything is computed or remembered.
@@ -377,13 +379,12 @@ impl RunningStatistics {
     }
 }
 
-/// Advantages, and the line `factor · (score - mean)` on which each of them lies.
-pub(crate) struct Normalised {
-    pub(crate) advantages: Advantages,
-    /// One per score.
-    pub(crate) means: Vec<f64>,
-    /// One per score, 0 where the scores do not vary.
-    pub(crate) factors: Vec<f64>,
+/// The line `factor · (score - mean)` on which an advantage lies.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Line {
+    pub(crate) mean: f64,
+    /// 0 where the scores do not vary.
+    pub(crate) factor: f64,
 }
 
 #[derive(Clone, Copy)]

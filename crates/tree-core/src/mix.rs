@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::advantage::{AdvantageError, Normalisation, Normalised, RunningStatistics, ScoreStatistics};
+use crate::advantage::{AdvantageError, Advantages, Line, Normalisation, RunningStatistics, ScoreStatistics};
 
 /// Where rewards are mixed: before or after they are normalised.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -226,24 +226,14 @@ impl RewardMix {
         let mut mixed = vec![0.0; matched[0].scores.len()];
         for &Weighted { name, weight, scores } in &matched {
             let history = next.rewards.entry(name.to_string()).or_default();
-            let own = normalisation
-                .normalise(scores, groups, history)
-                .map_err(|source| MixError::Advantage {
-                    name: name.to_string(),
-                    source,
-                })?;
+            let own = Normalised::new(normalisation, name, scores, groups, history)?;
             for (sum, advantage) in mixed.iter_mut().zip(&own.advantages.values) {
                 *sum += weight * advantage;
             }
             normalised.push(own);
         }
         let weighted_scores = weighted_sum(&matched);
-        let total = normalisation
-            .normalise(&weighted_scores, groups, &mut next.total)
-            .map_err(|source| MixError::Advantage {
-                name: "weighted sum".to_string(),
-                source,
-            })?;
+        let total = Normalised::new(normalisation, "weighted sum", &weighted_scores, groups, &mut next.total)?;
         *running = next;
         let parts = matched.iter().zip(&normalised);
         let parts = parts.map(|(reward, own)| self.part(reward, own, &total));
@@ -269,10 +259,10 @@ impl RewardMix {
             Mix::Advantage => own.advantages.values.iter().map(|a| reward.weight * a).collect(),
             // The mean of the sum is the sum of the means, so these add up to the advantage as well.
             Mix::Reward => {
-                let lines = own.means.iter().zip(&total.factors);
+                let lines = own.lines.iter().zip(&total.lines);
                 let leaves = reward.scores.iter().zip(lines);
                 leaves
-                    .map(|(score, (mean, factor))| reward.weight * (score - mean) * factor)
+                    .map(|(score, (own, total))| reward.weight * (score - own.mean) * total.factor)
                     .collect()
             }
         }
@@ -320,6 +310,31 @@ struct Weighted<'a> {
     name: &'a str,
     weight: f64,
     scores: &'a [f64],
+}
+
+/// The advantages of one reward or of the sum of all, and the line of every leaf.
+struct Normalised {
+    advantages: Advantages,
+    lines: Vec<Line>,
+}
+
+impl Normalised {
+    fn new(
+        normalisation: &Normalisation,
+        name: &str,
+        scores: &[f64],
+        groups: &[usize],
+        history: &mut RunningStatistics,
+    ) -> Result<Self, MixError> {
+        let mut lines = vec![Line::default(); scores.len()];
+        let advantages = normalisation
+            .normalise(scores, groups, history, |leaf, line| lines[leaf] = line)
+            .map_err(|source| MixError::Advantage {
+                name: name.to_owned(),
+                source,
+            })?;
+        Ok(Self { advantages, lines })
+    }
 }
 
 /// `Σ weight · score` for every leaf.

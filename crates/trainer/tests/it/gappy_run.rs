@@ -45,22 +45,16 @@ impl Scorer for Changed {
 
 fn run(toy: &ToyFolder, out: &str, resume: bool, settings: &[&str], change: Change) -> Result<Recorder, String> {
     let mut recorder = Recorder::default();
-    let opened = Run::open(
-        toy.experiment(settings),
-        &toy.path(out),
-        resume,
-        &Device::flex(),
-        &mut recorder,
-    );
+    let device = Device::flex();
+    let opened = Run::open(toy.experiment(settings), &toy.path(out), resume, &device, &mut recorder);
     let changed = Changed {
         brightness: PixelScore::new("bright", PixelStatistic::Brightness),
         prompts: 0,
         change,
     };
     let rewards = RewardSet::new(vec![(Box::new(changed), 1.0, false)]).expect("a reward");
-    let mut run = opened
-        .and_then(|run| run.with_rewards(rewards))
-        .map_err(|e| e.to_string())?;
+    let run = opened.map_err(|error| error.to_string())?.with_rewards(rewards);
+    let mut run = run.map_err(|error| error.to_string())?;
     run.train(&mut recorder).map_err(|e| e.to_string())?;
     Ok(recorder)
 }

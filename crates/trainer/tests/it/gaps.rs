@@ -2,7 +2,6 @@
 
 use policy_sd3::lora;
 use rewards::RewardScores;
-use trainer::TrainError;
 use trainer::credit::{CreditRule, EdgeAdvantages};
 use trainer::gaps::{NonFiniteScores, Selection};
 use trainer::optimiser::to_host;
@@ -24,8 +23,9 @@ fn scores(name: &str, values: &[f64]) -> RewardScores {
     }
 }
 
-fn select(rule: NonFiniteScores, rewards: &[RewardScores], prompts: &[usize]) -> Result<Selection, TrainError> {
-    rule.select(&rewards.iter().collect::<Vec<_>>(), prompts)
+fn select(rule: NonFiniteScores, rewards: &[RewardScores], prompts: &[usize]) -> Result<Selection, String> {
+    let selection = rule.select(&rewards.iter().collect::<Vec<_>>(), prompts);
+    selection.map_err(|error| error.to_string())
 }
 
 fn places(marks: &[bool], mark: bool) -> Vec<usize> {
@@ -82,41 +82,37 @@ fn finite_scores_are_all_kept() {
 /// and why.
 #[test]
 fn messages() {
-    let given = [scores("clip", &[1.0, 2.0, GAP, 3.0, 4.0, GAP])];
-    let prompts = [4, 4, 4, 9, 9, 9];
-    let error = select(NonFiniteScores::default(), &given, &prompts)
-        .expect_err("NaN")
-        .to_string();
-    for part in [
+    let refused = |rule: NonFiniteScores, values: &[f64], prompts: &[usize], expected: &[&str]| {
+        let error = select(rule, &[scores("clip", values)], prompts).expect_err("refused");
+        for part in expected {
+            assert!(error.contains(part), "`{part}` is missing in: {error}");
+        }
+    };
+    let (values, prompts) = ([1.0, 2.0, GAP, 3.0, 4.0, GAP], [4, 4, 4, 9, 9, 9]);
+    let stopped = [
         "`clip`",
         "sample 2 of prompt 4",
         "NaN",
         "credit.non_finite_scores",
         "drop-sample",
-    ] {
-        assert!(error.contains(part), "`{part}` is missing in: {error}");
-    }
-    let error = select(NonFiniteScores::DropGroup, &given, &prompts)
-        .expect_err("nothing left")
-        .to_string();
-    for part in [
+    ];
+    refused(NonFiniteScores::default(), &values, &prompts, &stopped);
+    let nothing = [
         "no leaf is left",
         "6 leaves of 2 prompts",
         "`clip` for 2",
         "sample 2 of prompt 4",
-    ] {
-        assert!(error.contains(part), "`{part}` is missing in: {error}");
-    }
+    ];
+    refused(NonFiniteScores::DropGroup, &values, &prompts, &nothing);
     // Two prompts with one leaf each left have nothing to compare.
-    let few = [scores("clip", &[1.0, GAP, 3.0, GAP])];
-    assert!(matches!(
-        select(NonFiniteScores::DropSample, &few, &[0, 0, 1, 1]),
-        Err(TrainError::NothingLeft {
-            leaves: 4,
-            prompts: 2,
-            ..
-        })
-    ));
+    let few = ["no leaf is left", "4 leaves of 2 prompts"];
+    refused(NonFiniteScores::DropSample, &[1.0, GAP, 3.0, GAP], &[0, 0, 1, 1], &few);
+    refused(
+        NonFiniteScores::DropSample,
+        &[1.0, 2.0],
+        &[0, 0, 0],
+        &["`clip`", "2 leaves"],
+    );
 }
 
 fn rule(credit: Credit, scope: Scope, non_finite_scores: NonFiniteScores) -> CreditRule {
