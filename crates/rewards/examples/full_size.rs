@@ -39,9 +39,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let begin = Instant::now();
-    let mut scorer = build("hps", &RewardSpec::new(RewardKind::Hps).with_path(&file), &Device::flex())?;
+    let mut scorer = build(
+        "hps",
+        &RewardSpec::new(RewardKind::Hps).with_path(&file),
+        &Device::flex(),
+    )?;
     println!("{}", scorer.description());
-    println!("load: {:.1} s, peak memory {}", begin.elapsed().as_secs_f64(), peak_memory());
+    println!(
+        "load: {:.1} s, peak memory {}",
+        begin.elapsed().as_secs_f64(),
+        peak_memory()
+    );
     let begin = Instant::now();
     scorer.prepare(&["a red fox in the snow".to_owned()])?;
     println!("one prompt: {:.2} s", begin.elapsed().as_secs_f64());
@@ -89,7 +97,11 @@ fn write_weights(path: &Path) -> Result<(), Box<dyn Error>> {
 /// Values from −0.03 to 0.03, around 1 for the scales of norms, so that activations stay finite.
 fn random(seed: u64, key: &str, count: usize) -> Vec<u8> {
     let mut generator = ChaCha8Rng::seed_from_u64(seed);
-    let centre = if key.contains("ln_") && key.ends_with("weight") { 1.0 } else { 0.0 };
+    let centre = if key.contains("ln_") && key.ends_with("weight") {
+        1.0
+    } else {
+        0.0
+    };
     (0..count)
         .flat_map(|_| half::f16::from_f32(centre + generator.random_range(-0.03f32..0.03)).to_le_bytes())
         .collect()

@@ -64,7 +64,10 @@ impl Peer {
     pub(crate) fn run(self, shell: &Shell) -> Result<()> {
         ensure!(self.pairs > 0, "--pairs is 0; use at least 1");
         set_up(shell)?;
-        command::run(cmd!(shell, "cargo build --release --package treegrpo-cli --bin treegrpo"))?;
+        command::run(cmd!(
+            shell,
+            "cargo build --release --package treegrpo-cli --bin treegrpo"
+        ))?;
         let mut results = Vec::new();
         for batching in &self.batchings {
             for start in &self.starts {
@@ -89,7 +92,10 @@ impl Peer {
         } else {
             Cores::OneProcess
         };
-        eprintln!("PyTorch: {total_of_one:.2} s in one process, {total_of_many:.2} s in {}; the better one stands", self.threads);
+        eprintln!(
+            "PyTorch: {total_of_one:.2} s in one process, {total_of_many:.2} s in {}; the better one stands",
+            self.threads
+        );
         let mut pairs = Vec::new();
         for pair in 1..=self.pairs {
             let ours = self.ours(start)?;
@@ -117,17 +123,35 @@ impl Peer {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .status()?;
-        ensure!(status.success(), "{PROGRAM} train configs/emoji/peer.toml failed: {status}");
+        ensure!(
+            status.success(),
+            "{PROGRAM} train configs/emoji/peer.toml failed: {status}"
+        );
         let text = fs::read_to_string(Path::new(out).join("metrics.jsonl"))?;
         let rows: Vec<Value> = text.lines().map(serde_json::from_str).collect::<Result<_, _>>()?;
-        let rows: Vec<&Value> = rows.iter().filter(|row| row["seconds/rollout"].is_number()).skip(1).collect();
+        let rows: Vec<&Value> = rows
+            .iter()
+            .filter(|row| row["seconds/rollout"].is_number())
+            .skip(1)
+            .collect();
         let mut seconds = BTreeMap::new();
         for (ours, _) in STAGES {
-            seconds.insert(ours, median(rows.iter().filter_map(|row| row[format!("seconds/{ours}")].as_f64())));
+            seconds.insert(
+                ours,
+                median(rows.iter().filter_map(|row| row[format!("seconds/{ours}")].as_f64())),
+            );
         }
-        let totals = rows.iter().map(|row| STAGES.iter().filter_map(|(s, _)| row[format!("seconds/{s}")].as_f64()).sum());
+        let totals = rows.iter().map(|row| {
+            STAGES
+                .iter()
+                .filter_map(|(s, _)| row[format!("seconds/{s}")].as_f64())
+                .sum()
+        });
         seconds.insert("total", median(totals));
-        let peak = rows.iter().filter_map(|row| row["memory/peak_mb"].as_f64()).fold(0.0, f64::max);
+        let peak = rows
+            .iter()
+            .filter_map(|row| row["memory/peak_mb"].as_f64())
+            .fold(0.0, f64::max);
         Ok(Times { seconds, peak_mb: peak })
     }
 
@@ -142,10 +166,16 @@ impl Peer {
         let mut times: Option<Times> = None;
         for child in children {
             let output = child.wait_with_output()?;
-            ensure!(output.status.success(), "tools/peer_iteration.py failed: {}", output.status);
-            let answer: Value = serde_json::from_slice(&output.stdout).context("tools/peer_iteration.py printed no JSON")?;
+            ensure!(
+                output.status.success(),
+                "tools/peer_iteration.py failed: {}",
+                output.status
+            );
+            let answer: Value =
+                serde_json::from_slice(&output.stdout).context("tools/peer_iteration.py printed no JSON")?;
             let of = |stage: &str| answer["seconds"][stage].as_f64().unwrap_or(f64::NAN);
-            let mut seconds: BTreeMap<&'static str, f64> = STAGES.iter().map(|(ours, theirs)| (*ours, of(theirs))).collect();
+            let mut seconds: BTreeMap<&'static str, f64> =
+                STAGES.iter().map(|(ours, theirs)| (*ours, of(theirs))).collect();
             seconds.insert("total", of("total"));
             let one = Times {
                 seconds,
@@ -164,9 +194,27 @@ impl Peer {
         let iterations = if batching == "node" { 2 } else { ITERATIONS };
         let mut command = Command::new(PYTHON);
         command
-            .args(["tools/peer_iteration.py", "--model", "assets/emoji-sd3", "--scorer", "assets/emoji-sd3/scorer"])
-            .args(["--method", "tree", "--batching", batching, "--start", &start.to_string()])
-            .args(["--prompts", &prompts.to_string(), "--iterations", &iterations.to_string()])
+            .args([
+                "tools/peer_iteration.py",
+                "--model",
+                "assets/emoji-sd3",
+                "--scorer",
+                "assets/emoji-sd3/scorer",
+            ])
+            .args([
+                "--method",
+                "tree",
+                "--batching",
+                batching,
+                "--start",
+                &start.to_string(),
+            ])
+            .args([
+                "--prompts",
+                &prompts.to_string(),
+                "--iterations",
+                &iterations.to_string(),
+            ])
             .args(["--threads", &threads.to_string()])
             .env("OMP_NUM_THREADS", threads.to_string())
             .env("HF_HUB_OFFLINE", "1")
@@ -179,7 +227,10 @@ impl Peer {
 impl Times {
     /// Two processes side by side: the slower one counts, and memory adds up.
     fn beside(&self, other: &Self) -> Self {
-        let seconds = self.seconds.iter().map(|(stage, s)| (*stage, s.max(other.seconds[stage])));
+        let seconds = self
+            .seconds
+            .iter()
+            .map(|(stage, s)| (*stage, s.max(other.seconds[stage])));
         Self {
             seconds: seconds.collect(),
             peak_mb: self.peak_mb + other.peak_mb,
@@ -207,8 +258,14 @@ fn set_up(shell: &Shell) -> Result<()> {
 
 /// Prints a table and returns the numbers.
 fn summarise(batching: &str, start: usize, cores: Cores, pairs: &[(Times, Times)]) -> Value {
-    println!("\nTreeGRPO k = 3, w = 3, window at step {start}, {PROMPTS} prompts, PyTorch --batching {batching} ({cores:?}), {} pairs", pairs.len());
-    println!("{:<8} {:>9} {:>9} {:>7}  {:>15}", "stage", "ours, s", "PyTorch", "ratio", "range of ratios");
+    println!(
+        "\nTreeGRPO k = 3, w = 3, window at step {start}, {PROMPTS} prompts, PyTorch --batching {batching} ({cores:?}), {} pairs",
+        pairs.len()
+    );
+    println!(
+        "{:<8} {:>9} {:>9} {:>7}  {:>15}",
+        "stage", "ours, s", "PyTorch", "ratio", "range of ratios"
+    );
     let mut stages = serde_json::Map::new();
     let names = STAGES.iter().map(|(ours, _)| *ours).chain(["total"]);
     for name in names {

@@ -20,7 +20,9 @@ pub(super) fn report(begin: SystemTime, record: bool) -> Result<()> {
     let medians = read_medians(Path::new(ESTIMATES), begin)?;
     println!("{:<60} {:>12} {:>8}", "bench", "median", "ratio");
     for (name, median) in &medians {
-        let ratio = recorded.get(name).map_or("new".to_owned(), |old| format!("{:.2}", median / old));
+        let ratio = recorded
+            .get(name)
+            .map_or("new".to_owned(), |old| format!("{:.2}", median / old));
         println!("{name:<60} {:>12} {ratio:>8}", show(*median));
     }
     println!("the ratio is to the run recorded in {RECORDED}; it means something on the machine that recorded it only");

@@ -76,7 +76,10 @@ mod tests {
     #[test]
     fn kinds_names_and_extras_are_told_apart() {
         let (name, spec) = parse("--scorer", "jpeg").expect("a kind");
-        assert_eq!((name.as_str(), spec.kind), ("jpeg-compressibility", RewardKind::JpegCompressibility));
+        assert_eq!(
+            (name.as_str(), spec.kind),
+            ("jpeg-compressibility", RewardKind::JpegCompressibility)
+        );
         let (name, spec) = parse("--scorer", "size=jpeg").expect("a named kind");
         assert_eq!((name.as_str(), spec.kind), ("size", RewardKind::JpegCompressibility));
         let (name, spec) = parse("--scorer", "beauty=aesthetic:no/head.pth,clip=no/clip").expect("a model");

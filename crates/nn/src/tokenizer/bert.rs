@@ -4,12 +4,12 @@ use std::io::Read;
 use std::path::Path;
 
 use flate2::read::GzDecoder;
+use tokenizers::AddedToken;
 use tokenizers::models::bpe::Vocab;
 use tokenizers::models::wordpiece::WordPiece;
 use tokenizers::normalizers::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::processors::bert::BertProcessing;
-use tokenizers::AddedToken;
 
 use super::TokenizerError;
 

@@ -190,7 +190,10 @@ impl Tokenizer {
     ///
     /// None, unless the program is damaged.
     pub fn built_in_open_clip() -> Result<Self, TokenizerError> {
-        Ok(Self::of_open_clip(OpenClip::built_in()?, Path::new(open_clip::BUILT_IN_NAME)))
+        Ok(Self::of_open_clip(
+            OpenClip::built_in()?,
+            Path::new(open_clip::BUILT_IN_NAME),
+        ))
     }
 
     /// Opens the `vocab.txt` of uncased BERT, or a folder that holds it, and adds `[DEC]` and `[ENC]` behind its tokens

@@ -56,7 +56,9 @@ fn check(tokenizer: &Tokenizer, length: Option<usize>, ids: fn(&Ids) -> &Vec<u32
 
 #[test]
 fn parity_of_open_clip() {
-    check(&Tokenizer::built_in_open_clip().expect("built in"), Some(77), |ids| &ids.open_clip);
+    check(&Tokenizer::built_in_open_clip().expect("built in"), Some(77), |ids| {
+        &ids.open_clip
+    });
     // The same vocabulary from the files of a Hugging Face folder.
     let folder = Tokenizer::open_clip(&root().join("rewards/clip_l")).expect("a folder");
     check(&folder, Some(77), |ids| &ids.open_clip);
@@ -72,7 +74,11 @@ fn parity_of_bert() {
     ] {
         check(&tokenizer, None, |ids| &ids.bert);
         check(&tokenizer, Some(35), |ids| &ids.bert_35);
-        assert_eq!(tokenizer.largest_id(), 30_523, "[ENC] is the last of the two that BLIP adds");
+        assert_eq!(
+            tokenizer.largest_id(),
+            30_523,
+            "[ENC] is the last of the two that BLIP adds"
+        );
     }
 }
 
@@ -120,7 +126,10 @@ fn a_missing_or_wrong_vocabulary_says_what_is_accepted() {
         assert!(text.contains(part), "{text}");
     };
     for path in [empty.path().to_owned(), empty.path().join("absent.txt")] {
-        missing(Tokenizer::open_clip(&path).expect_err("nothing there"), "bpe_simple_vocab_16e6.txt.gz");
+        missing(
+            Tokenizer::open_clip(&path).expect_err("nothing there"),
+            "bpe_simple_vocab_16e6.txt.gz",
+        );
         missing(Tokenizer::bert(&path).expect_err("nothing there"), "bert-base-uncased");
     }
     let wrong = empty.path().join("words.txt");

@@ -35,7 +35,12 @@ fn check_scores(model: &str, scorer: &mut dyn Scorer, tolerance: f32) {
     let prompts: Vec<usize> = (0..pictures.len()).collect();
     let scores = scorer.score(&pictures, &prompts).expect("scores");
     let scores: Vec<f32> = scores.into_iter().map(|score| score as f32).collect();
-    assert_close(&format!("{model} scores"), &scores, &fixture.rows("scores").concat(), tolerance);
+    assert_close(
+        &format!("{model} scores"),
+        &scores,
+        &fixture.rows("scores").concat(),
+        tolerance,
+    );
 }
 
 #[test]
@@ -46,7 +51,10 @@ fn parity_of_hps() {
 
 #[test]
 fn parity_of_dfn5b() {
-    check_clip("dfn5b", ClipFeatures::open("dfn5b", &folder("dfn5b"), &Device::flex()).expect("the model"));
+    check_clip(
+        "dfn5b",
+        ClipFeatures::open("dfn5b", &folder("dfn5b"), &Device::flex()).expect("the model"),
+    );
 }
 
 #[test]
@@ -55,7 +63,10 @@ fn parity_of_aesthetic() {
     let scorer = Aesthetic::open("aesthetic", &folder("aesthetic"), &folder("clip_l"), &Device::flex());
     let mut scorer = scorer.expect("the head and its CLIP model");
     let features = fixture.rows("image_features_normalized");
-    let scores: Vec<f32> = features.iter().map(|feature| scorer.score_feature(feature) as f32).collect();
+    let scores: Vec<f32> = features
+        .iter()
+        .map(|feature| scorer.score_feature(feature) as f32)
+        .collect();
     let expected = fixture.rows("scores").concat();
     assert_close("aesthetic head", &scores, &expected, 1e-5);
 
@@ -85,7 +96,10 @@ fn parity_of_image_reward() {
 
     // Every picture beside every caption.
     let ids = fixture.token_ids();
-    let lengths: Vec<usize> = ids.iter().map(|row| row.iter().filter(|id| **id != 0).count()).collect();
+    let lengths: Vec<usize> = ids
+        .iter()
+        .map(|row| row.iter().filter(|id| **id != 0).count())
+        .collect();
     let count = pixels.len();
     for picture in 0..count {
         let same = tokens.clone().narrow(0, picture, 1).repeat_dim(0, ids.len());
@@ -115,7 +129,11 @@ fn scores_do_not_depend_on_the_batch() {
     let pictures: Vec<Picture> = fixture.pictures().into_iter().cycle().take(27).collect();
     let captions = fixture.captions();
     let prompts: Vec<usize> = (0..27).map(|leaf| leaf % captions.len()).collect();
-    let hps = || ClipSource::find_hps("hps", &folder("hps"), None, &device).and_then(ClipSource::load).expect("hps");
+    let hps = || {
+        ClipSource::find_hps("hps", &folder("hps"), None, &device)
+            .and_then(ClipSource::load)
+            .expect("hps")
+    };
     let aesthetic = || Aesthetic::open("a", &folder("aesthetic"), &folder("clip_l"), &device).expect("aesthetic");
     let image_reward = || ImageReward::open("i", &folder("imagereward"), None, &device).expect("image-reward");
     let open = |rows: usize| -> [Box<dyn Scorer>; 3] {
@@ -134,7 +152,11 @@ fn scores_do_not_depend_on_the_batch() {
             scorer.prepare(&captions).expect("prepared");
             let scores = scorer.score(&pictures, &prompts).expect("scores");
             for (a, b) in scores.iter().zip(expected) {
-                assert!((a - b).abs() <= 1e-6, "{}: {a} and {b} in batches of {rows}", scorer.name());
+                assert!(
+                    (a - b).abs() <= 1e-6,
+                    "{}: {a} and {b} in batches of {rows}",
+                    scorer.name()
+                );
             }
         }
     }

@@ -86,10 +86,15 @@ fn known_sizes_are_those_of_the_full_size_lists() {
         };
         let shapes: std::collections::BTreeMap<String, Vec<usize>> = serde_json::from_str(&text).expect("shapes");
         let size = ModelSize {
-            parameters: shapes.values().map(|shape| shape.iter().product::<usize>() as u64).sum(),
+            parameters: shapes
+                .values()
+                .map(|shape| shape.iter().product::<usize>() as u64)
+                .sum(),
             tensors: shapes.len(),
         };
-        let known = KNOWN.iter().find(|k| k.kinds.contains(&kind) && k.sizes.contains(&size));
+        let known = KNOWN
+            .iter()
+            .find(|k| k.kinds.contains(&kind) && k.sizes.contains(&size));
         assert!(known.is_some(), "{list}: {size:?}");
     }
 }
@@ -103,7 +108,12 @@ fn known_sizes_are_those_of_the_networks() {
     let weights = Weights::blank(&Device::flex());
     ImageRewardModel::load(&weights, &ImageRewardConfig::released()).expect("blank weights");
     let size = ModelSize::of(&weights);
-    assert!(KNOWN.iter().any(|k| k.kinds == [RewardKind::ImageReward] && k.sizes == [size]), "{size:?}");
+    assert!(
+        KNOWN
+            .iter()
+            .any(|k| k.kinds == [RewardKind::ImageReward] && k.sizes == [size]),
+        "{size:?}"
+    );
 
     let weights = Weights::blank(&Device::flex());
     rewards::LinearChain::load(&weights, 768).expect("blank weights");

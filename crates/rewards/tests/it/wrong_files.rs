@@ -26,7 +26,10 @@ fn refused(spec: &RewardSpec, early: bool, parts: &[&str]) {
 
 /// A weight file of given names and shapes, all zeros. What a file holds decides how it is read, not its ending.
 fn write_zeros(path: &Path, shapes: &[(String, Vec<usize>)]) {
-    let zeros: Vec<Vec<u8>> = shapes.iter().map(|(_, s)| vec![0; 4 * s.iter().product::<usize>()]).collect();
+    let zeros: Vec<Vec<u8>> = shapes
+        .iter()
+        .map(|(_, s)| vec![0; 4 * s.iter().product::<usize>()])
+        .collect();
     let views: BTreeMap<String, TensorView<'_>> = shapes
         .iter()
         .zip(&zeros)
@@ -68,7 +71,11 @@ fn another_models_file_is_refused_by_its_keys() {
     let hps_file = folder("hps").join("HPS_v2.1_compressed.pt");
     let spec = RewardSpec::new(RewardKind::ImageReward).with_path(&hps_file);
     refused(&spec, false, &["HPS_v2.1_compressed.pt", "`blip.", "is missing"]);
-    refused(&aesthetic(&hps_file, &folder("clip_l")), false, &["layers.0.weight", "is missing"]);
+    refused(
+        &aesthetic(&hps_file, &folder("clip_l")),
+        false,
+        &["layers.0.weight", "is missing"],
+    );
     let spec = RewardSpec::new(RewardKind::ClipScore).with_path(&image_reward);
     refused(&spec, true, &["ImageReward.pt", "config.json"]);
 }
@@ -77,7 +84,11 @@ fn another_models_file_is_refused_by_its_keys() {
 fn folders_without_the_file_name_it() {
     let empty = tempfile::tempdir().expect("a folder");
     refused(&hps(empty.path()), true, &["HPS_v2.1_compressed.pt", "no "]);
-    refused(&hps("no/such/place"), true, &["no/such/place", "HPS_v2.1_compressed.pt"]);
+    refused(
+        &hps("no/such/place"),
+        true,
+        &["no/such/place", "HPS_v2.1_compressed.pt"],
+    );
     let spec = RewardSpec::new(RewardKind::ImageReward).with_path(empty.path());
     refused(&spec, true, &["ImageReward.pt"]);
 }
@@ -88,7 +99,11 @@ fn the_aesthetic_head_with_relus_is_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("ava+logos-l14-reluMSE.pth");
     write_zeros(&file, &chain([0, 3, 6, 9, 11], 20));
-    refused(&aesthetic(&file, &folder("clip_l")), true, &["reluMSE.pth", "ReLUs", "linearMSE"]);
+    refused(
+        &aesthetic(&file, &folder("clip_l")),
+        true,
+        &["reluMSE.pth", "ReLUs", "linearMSE"],
+    );
 }
 
 /// A head for ViT-B/32 has 512 inputs, one for ViT-L/14 has 768: both widths are named.
@@ -97,7 +112,11 @@ fn a_head_for_another_clip_is_refused_with_both_widths() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("sac+logos+ava1-l14-linearMSE.pth");
     write_zeros(&file, &chain([0, 2, 4, 6, 7], 512));
-    refused(&aesthetic(&file, &emoji().join("scorer")), false, &["layers.0.weight", "[1024, 512]"]);
+    refused(
+        &aesthetic(&file, &emoji().join("scorer")),
+        false,
+        &["layers.0.weight", "[1024, 512]"],
+    );
 }
 
 #[test]
@@ -107,7 +126,10 @@ fn what_is_no_weight_file_is_named_as_what_it_is() {
     for (content, parts) in [
         (&b""[..], ["empty", "HPS_v2.1_compressed.pt"]),
         (b"<!DOCTYPE html><html>", ["HTML", "download"]),
-        (b"version https://git-lfs.github.com/spec/v1\n", ["Git LFS", "git lfs pull"]),
+        (
+            b"version https://git-lfs.github.com/spec/v1\n",
+            ["Git LFS", "git lfs pull"],
+        ),
     ] {
         std::fs::write(&file, content).expect("written");
         refused(&hps(dir.path()), true, &parts);
@@ -123,5 +145,9 @@ fn a_model_of_other_sizes_is_refused_with_both_shapes() {
     let dir = copy(&folder("hps"));
     std::fs::remove_file(dir.path().join("model_config.json")).expect("removed");
     // Without the file beside it the released ViT-H/14 is meant, and this is a tiny one.
-    refused(&hps(dir.path()), false, &["HPS_v2.1_compressed.pt", "has shape", "asks for"]);
+    refused(
+        &hps(dir.path()),
+        false,
+        &["HPS_v2.1_compressed.pt", "has shape", "asks for"],
+    );
 }

@@ -104,7 +104,11 @@ impl Check<'_> {
                 let key = error.setting.map_or_else(String::new, |setting| format!(".{setting}"));
                 self.value(format!("rewards.{name}{key}"), error.why)
             })?;
-            for (setting, path) in [("path", &spec.path), ("clip", &spec.clip), ("vocabulary", &spec.vocabulary)] {
+            for (setting, path) in [
+                ("path", &spec.path),
+                ("clip", &spec.clip),
+                ("vocabulary", &spec.vocabulary),
+            ] {
                 let Some(path) = path.as_ref().filter(|path| !path.exists()) else {
                     continue;
                 };

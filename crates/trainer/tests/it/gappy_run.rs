@@ -1,9 +1,8 @@
 //! Whole runs with a scorer that has no score for some pictures, and what runs say about their rewards.
 
 use burn::tensor::Device;
-use image::RgbImage;
 use rewards::pixel::{PixelScore, PixelStatistic};
-use rewards::{RewardError, RewardSet, Scorer, TruncationReport};
+use rewards::{Picture, RewardError, RewardSet, Scorer, TruncationReport};
 use serde_json::{Value, json};
 use trainer::run::Run;
 
@@ -34,7 +33,7 @@ impl Scorer for Changed {
         self.brightness.prepare(prompts)
     }
 
-    fn score(&self, pictures: &[RgbImage], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
+    fn score(&self, pictures: &[Picture], prompts: &[usize]) -> Result<Vec<f64>, RewardError> {
         let mut scores = self.brightness.score(pictures, prompts)?;
         for (sample, score) in scores.iter_mut().enumerate() {
             *score = (self.change)(self.prompts, sample, prompts[sample], *score);
