@@ -23,6 +23,20 @@ pub(crate) fn run_with(environment: &[(&str, &str)], command: Cmd<'_>) -> Result
         .with_context(|| format!("this command failed: {line}"))
 }
 
+/// Prints `command`, runs it, and returns what it prints, without the last line's end.
+///
+/// # Errors
+///
+/// As for [`run`].
+pub(crate) fn read(command: Cmd<'_>) -> Result<String> {
+    let line = render(&[], &command);
+    eprintln!("$ {line}");
+    command
+        .quiet()
+        .read()
+        .with_context(|| format!("this command failed: {line}"))
+}
+
 /// The command as it would be typed.
 fn render(environment: &[(&str, &str)], command: &Cmd<'_>) -> String {
     let mut line = String::new();

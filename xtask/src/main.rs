@@ -8,6 +8,7 @@ mod bench;
 mod ci;
 mod command;
 mod fixtures;
+mod ocr;
 mod test;
 #[cfg(test)]
 mod tidy;
@@ -35,6 +36,7 @@ enum Task {
     Bench(bench::Bench),
     Ci(ci::Ci),
     Fixtures(fixtures::Fixtures),
+    OcrCheck(ocr::OcrCheck),
 }
 
 fn main() -> ExitCode {
@@ -60,6 +62,7 @@ fn run(task: Task) -> anyhow::Result<()> {
         Task::Bench(bench) => bench.run(&shell),
         Task::Ci(ci) => ci.run(&shell),
         Task::Fixtures(fixtures) => fixtures.run(&shell),
+        Task::OcrCheck(check) => check.run(&shell),
     }
 }
 

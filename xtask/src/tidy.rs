@@ -164,8 +164,35 @@ fn changes_are_written_down() {
 /// it a second time beside the one of `cargo xtask train`.
 #[test]
 fn training_and_tests_share_one_compiled_burn() {
+    check_one_burn(
+        "the tests",
+        &["--edges", "normal,build,dev", "--workspace", "--exclude", "benches"],
+        "--workspace --exclude benches",
+    );
+}
+
+/// The same for the text recogniser, whose engine has many dependencies in common with burn.
+#[test]
+fn the_feature_ocr_shares_that_burn() {
+    check_one_burn(
+        "the feature ocr",
+        &[
+            "--edges",
+            "normal,build",
+            "--package",
+            "treegrpo-cli",
+            "--features",
+            "ocr",
+        ],
+        "--package treegrpo-cli --features ocr",
+    );
+}
+
+/// Compares the crates below burn as `cargo xtask train` compiles them with those of another selection of packages.
+#[track_caller]
+fn check_one_burn(purpose: &str, arguments: &[&str], selection: &str) {
     let trained = compiled(&["--edges", "normal,build", "--package", "treegrpo-cli"]);
-    let tested = compiled(&["--edges", "normal,build,dev", "--workspace", "--exclude", "benches"]);
+    let others = compiled(arguments);
     let burn = compiled(&["--edges", "normal,build", "--package", "burn"]);
     if !trained.iter().any(|(name, _)| name == "burn") {
         return; // The binary does not use it, so there is nothing to share.
@@ -173,18 +200,16 @@ fn training_and_tests_share_one_compiled_burn() {
 
     let mut problems = Vec::new();
     for (name, build) in trained
-        .difference(&tested)
+        .difference(&others)
         .filter(|(name, _)| burn.iter().any(|(below, _)| below == name))
     {
-        let others = tested
-            .iter()
-            .filter(|(other, _)| other == name)
-            .map(|(_, build)| build.as_str());
+        let found = others.iter().filter(|(other, _)| other == name);
+        let found: Vec<&str> = found.map(|(_, build)| build.as_str()).collect();
         problems.push(format!(
-            "`{name}` is compiled as {build} for training and as {} for the tests. See who asks for it with\n  \
-             cargo tree --workspace --exclude benches --edges features --invert {name}\nand drop what is too much, or \
-             give the same features to the crate in crates/cli/Cargo.toml",
-            others.collect::<Vec<_>>().join(" and ")
+            "`{name}` is compiled as {build} for training and as {} for {purpose}. See who asks for it with\n  \
+             cargo tree {selection} --edges features --invert {name}\nand drop what is too much, or give the same \
+             features to a crate that `nn` names for this purpose",
+            found.join(" and ")
         ));
     }
     report(problems);

@@ -9,6 +9,7 @@ use crate::error::RewardError;
 use crate::image_reward::ImageRewardSource;
 use crate::jpeg::{JpegGoal, JpegScore};
 use crate::kind::RewardKind;
+use crate::ocr::OcrScore;
 use crate::pixel::{PixelScore, PixelStatistic};
 use crate::remote::RemoteScore;
 use crate::scorer::Scorer;
@@ -75,10 +76,13 @@ fn find(name: &str, spec: &RewardSpec, device: &Device) -> Result<Found, RewardE
             };
             Found::Aesthetic(AestheticSource::find(name, model_path(name, spec)?, clip, device)?)
         }
-        RewardKind::ImageReward => {
-            Found::ImageReward(ImageRewardSource::find(name, model_path(name, spec)?, vocabulary, device)?)
-        }
-        RewardKind::Ocr => Found::Whole(ocr(name, spec)?),
+        RewardKind::ImageReward => Found::ImageReward(ImageRewardSource::find(
+            name,
+            model_path(name, spec)?,
+            vocabulary,
+            device,
+        )?),
+        RewardKind::Ocr => Found::Whole(Box::new(OcrScore::open(name, model_path(name, spec)?)?)),
         RewardKind::Remote => {
             let Some(settings) = &spec.remote else {
                 return Err(spec_error(name, "kind `remote` needs the table `remote`".to_owned()));
@@ -91,15 +95,4 @@ fn find(name: &str, spec: &RewardSpec, device: &Device) -> Result<Found, RewardE
         RewardKind::Contrast => pixel(PixelStatistic::Contrast),
         RewardKind::Colourfulness => pixel(PixelStatistic::Colourfulness),
     })
-}
-
-#[cfg(feature = "ocr")]
-fn ocr(name: &str, spec: &RewardSpec) -> Result<Box<dyn Scorer>, RewardError> {
-    Ok(Box::new(crate::ocr::OcrScore::open(name, model_path(name, spec)?)?))
-}
-
-#[cfg(not(feature = "ocr"))]
-fn ocr(name: &str, _: &RewardSpec) -> Result<Box<dyn Scorer>, RewardError> {
-    let why = "this program was built without text recognition; build it with `--features ocr`";
-    Err(spec_error(name, why.to_owned()))
 }

@@ -45,7 +45,11 @@ impl ClipSource {
     pub fn find(name: &str, path: &Path, vocabulary: Option<&Path>, device: &Device) -> Result<Self, RewardError> {
         let failed = |source| weights_error(name, source);
         let file = path.is_file();
-        let dir = if file { path.parent().unwrap_or(Path::new(".")) } else { path };
+        let dir = if file {
+            path.parent().unwrap_or(Path::new("."))
+        } else {
+            path
+        };
         let (hugging_face, open_clip) = (dir.join("config.json"), dir.join("open_clip_config.json"));
         let (config, weights) = if !file {
             ClipModel::find(dir, device).map_err(failed)?
@@ -190,14 +194,23 @@ fn is_open_clip(weights: &Weights) -> bool {
 fn openai(name: &str, path: &Path, weights: &Weights, open_clip: bool) -> Result<ClipModelConfig, RewardError> {
     let config = ClipModelConfig::vit_l_14();
     let expected = [config.vision.hidden_size, config.vision.projection_dim];
-    if weights.stored_shape("visual.proj").is_some_and(|shape| shape == expected) {
+    if weights
+        .stored_shape("visual.proj")
+        .is_some_and(|shape| shape == expected)
+    {
         return Ok(config);
     }
-    let wanted = if open_clip { "open_clip_config.json" } else { "config.json" };
+    let wanted = if open_clip {
+        "open_clip_config.json"
+    } else {
+        "config.json"
+    };
     Err(RewardError::Mismatch {
         scorer: name.to_owned(),
         path: path.to_owned(),
-        why: format!("there is no {wanted} beside this file, and it is not OpenAI's ViT-L/14; copy that file of the same checkpoint"),
+        why: format!(
+            "there is no {wanted} beside this file, and it is not OpenAI's ViT-L/14; copy that file of the same checkpoint"
+        ),
     })
 }
 

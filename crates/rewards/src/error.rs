@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use nn::tokenizer::TokenizerError;
 use nn::weights::WeightsError;
 
+use crate::ocr::OcrModelError;
+use crate::ocr::wanted::NoWantedText;
 use crate::preprocess::PreprocessError;
 use crate::remote::RemoteFailure;
 
@@ -47,6 +49,26 @@ pub enum RewardError {
         scorer: String,
         /// What is wrong.
         source: PreprocessError,
+    },
+    /// The text recogniser could not be opened.
+    #[error("reward `{scorer}`: {source}")]
+    Recogniser {
+        /// Name of the reward.
+        scorer: String,
+        /// What is wrong.
+        source: OcrModelError,
+    },
+    /// A prompt does not say what text is wanted.
+    #[error("reward `{scorer}`, prompt {prompt} ({}): the prompt {source}", shortened(text))]
+    Quotes {
+        /// Name of the reward.
+        scorer: String,
+        /// The prompt's number.
+        prompt: usize,
+        /// The prompt.
+        text: String,
+        /// What is wrong with it.
+        source: NoWantedText,
     },
     /// Files of one folder that do not belong together.
     #[error("reward `{scorer}`: {}: {why}", path.display())]
@@ -148,4 +170,12 @@ fn after(attempts: u32) -> String {
     } else {
         format!(" (after {attempts} attempts)")
     }
+}
+
+/// The beginning of a text, on one line.
+fn shortened(text: &str) -> String {
+    const LONGEST: usize = 60;
+    let begin: String = text.chars().take(LONGEST).collect();
+    let more = if begin.len() < text.len() { "…" } else { "" };
+    format!("{begin:?}{more}")
 }

@@ -44,7 +44,6 @@ mod head;
 pub mod image_reward;
 pub mod jpeg;
 mod kind;
-#[cfg(feature = "ocr")]
 pub mod ocr;
 pub mod pictures;
 pub mod pixel;

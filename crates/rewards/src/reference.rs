@@ -169,7 +169,10 @@ impl fmt::Display for ReferenceReport {
                 "the shapes are right but the weights are not those of the released model; download the file again"
             )
         } else {
-            write!(f, "this is not a released model of this kind; it can still be used as a scorer")
+            write!(
+                f,
+                "this is not a released model of this kind; it can still be used as a scorer"
+            )
         }
     }
 }

@@ -46,6 +46,16 @@ pub trait Scorer: Send {
         None
     }
 
+    /// Looks at all prompts of a run before it starts, without encoding them. Gives a line for whatever the user should
+    /// know about them; most rewards have nothing to say.
+    ///
+    /// # Errors
+    ///
+    /// There is a prompt that the reward can never score.
+    fn check_prompts(&self, _prompts: &[String]) -> Result<Vec<String>, RewardError> {
+        Ok(Vec::new())
+    }
+
     /// Encodes all prompts, in place of those of an earlier call. Later calls of [`Scorer::score`] name a prompt by its
     /// index in this list.
     ///

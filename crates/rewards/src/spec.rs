@@ -98,7 +98,12 @@ pub fn check_settings(name: &str, spec: &RewardSpec) -> Result<(), SettingError>
         })
     };
     match (&spec.path, kind.model()) {
-        (Some(_), None) => return wrong("path", format!("kind `{kind}` has no model, so `path` means nothing; remove it")),
+        (Some(_), None) => {
+            return wrong(
+                "path",
+                format!("kind `{kind}` has no model, so `path` means nothing; remove it"),
+            );
+        }
         (None, Some(model)) => return wrong("path", format!("kind `{kind}` needs `path`: {model}")),
         _ => {}
     }

@@ -129,10 +129,7 @@ impl BlipText {
             .flat_map(|real| (0..length).map(move |place| if place < *real { 0.0 } else { MASKED }))
             .collect();
         let mask = Tensor::<4>::from_data(TensorData::new(mask, [batch, 1, 1, length]), device);
-        let last = self
-            .layers
-            .iter()
-            .fold(x, |x, layer| layer.forward(x, pictures, &mask));
+        let last = self.layers.iter().fold(x, |x, layer| layer.forward(x, pictures, &mask));
         let width = last.dims()[2];
         last.narrow(1, 0, 1).reshape([batch, width])
     }

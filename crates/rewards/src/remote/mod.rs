@@ -31,6 +31,20 @@ use crate::scorer::{Scorer, TruncationReport, check_call, check_scores};
 /// Calls are made one after the other, in the order of the pictures, each over a connection of its own: a connection
 /// kept from the last iteration would most likely have been closed by the service. The proxies that the environment
 /// may name are not used; the pictures go to the address in the settings and nowhere else.
+///
+/// # Example
+///
+/// ```no_run
+/// use image::RgbImage;
+/// use rewards::Scorer;
+/// use rewards::remote::{RemoteScore, RemoteSettings};
+///
+/// let mut scorer = RemoteScore::new("judge", &RemoteSettings::new("http://localhost:8000/"))?;
+/// scorer.check()?;
+/// scorer.prepare(&["a red fox".to_owned()])?;
+/// let scores = scorer.score(&[RgbImage::new(64, 64).into()], &[0])?;
+/// # Ok::<(), rewards::RewardError>(())
+/// ```
 pub struct RemoteScore {
     name: String,
     endpoint: Endpoint,

@@ -191,9 +191,10 @@ fn parse_url(url: &str) -> Result<Uri, String> {
     if host.is_empty() {
         return Err(wrong("has no host; write it like http://localhost:8000/"));
     }
-    let authority = uri.authority().map_or("", |authority| authority.as_str());
-    if authority.len() > host.len() && uri.port_u16().is_none() {
-        return Err(wrong("is no address (its port is no number); write it like http://localhost:8000/"));
+    // A port that is no number is otherwise taken for none.
+    let has_port = uri.authority().is_some_and(|authority| authority.as_str() != host);
+    if has_port && matches!(uri.port_u16(), None | Some(0)) {
+        return Err(wrong("has a port that is no number from 1 to 65535"));
     }
     Ok(uri)
 }
@@ -292,7 +293,10 @@ mod tests {
             ("http://", "is no address"),
             ("http://:8000/", "has no host"),
             ("http://a b/", "is no address"),
-            ("http://localhost:port/", "is no address"),
+            ("http://localhost:port/", "has a port that is no number"),
+            ("http://localhost:70000/", "has a port that is no number"),
+            ("http://localhost:0/", "has a port that is no number"),
+            ("http://[::1]:/", "has a port that is no number"),
             ("localhost:8000", "has no scheme"),
             ("/score", "has no scheme"),
             ("ftp://localhost/", "must begin with http"),
@@ -304,7 +308,13 @@ mod tests {
         ] {
             refused(|settings| settings.url = url.to_owned(), expected);
         }
-        assert!(endpoint(|settings| settings.url = "https://[::1]:8443/a?b=c".to_owned()).is_ok());
+        for url in [
+            "https://[::1]:8443/a?b=c",
+            "http://localhost",
+            "HTTP://judge.example:80",
+        ] {
+            assert!(endpoint(|settings| settings.url = url.to_owned()).is_ok(), "{url}");
+        }
     }
 
     #[test]

@@ -5,6 +5,9 @@ mod damage;
 mod fixture;
 mod jpeg;
 mod models;
+mod ocr;
+#[cfg(feature = "ocr")]
+mod ocr_model;
 mod parity;
 mod pictures;
 mod preprocess;

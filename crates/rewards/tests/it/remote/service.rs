@@ -83,34 +83,46 @@ impl Service {
 }
 
 fn serve(mut stream: TcpStream, answer: Answer, received: &Mutex<Vec<Received>>) -> std::io::Result<()> {
-    if let Answer::Reset = answer {
-        stream.read_exact(&mut [0])?;
-        return stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"scores\"");
-    }
-    if let Answer::NoTls = answer {
-        let hello = stream.read(&mut [0; 4096])?;
-        assert!(hello > 0, "the client says something");
-        stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")?;
-        return stream.read_to_end(&mut Vec::new()).map(drop);
-    }
-    let request = read_request(&mut BufReader::new(&stream))?;
-    let drips = matches!(answer, Answer::Drip);
-    let bytes = match answer {
-        Answer::Scores(function) => {
-            let scores = serde_json::json!({ "scores": function(&request.body) }).to_string();
-            format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{scores}", scores.len()).into_bytes()
-        }
-        Answer::Bytes(bytes) => bytes,
-        Answer::Drip | Answer::Reset | Answer::NoTls => b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n".to_vec(),
+    let read = |stream: &TcpStream| -> std::io::Result<Value> {
+        let request = read_request(&mut BufReader::new(stream))?;
+        let body = request.body.clone();
+        // Recorded before the answer, so that a client that has the answer finds it.
+        received.lock().expect("recorded").push(request);
+        Ok(body)
     };
-    // Recorded before the answer, so that a client that has the answer finds it.
-    received.lock().expect("recorded").push(request);
-    stream.write_all(&bytes)?;
-    while drips {
-        stream.write_all(b" ")?;
-        thread::sleep(Duration::from_millis(20));
+    match answer {
+        Answer::Bytes(bytes) => {
+            read(&stream)?;
+            stream.write_all(&bytes)
+        }
+        Answer::Scores(function) => {
+            let scores = serde_json::json!({ "scores": function(&read(&stream)?) }).to_string();
+            write!(
+                stream,
+                "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{scores}",
+                scores.len()
+            )
+        }
+        Answer::Reset => {
+            stream.read_exact(&mut [0])?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n{\"scores\"")
+        }
+        Answer::NoTls => {
+            let hello = stream.read(&mut [0; 4096])?;
+            assert!(hello > 0, "the client says something");
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n")?;
+            stream.read_to_end(&mut Vec::new()).map(drop)
+        }
+        Answer::Drip => {
+            read(&stream)?;
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")?;
+            // Until the client has had enough.
+            loop {
+                stream.write_all(b" ")?;
+                thread::sleep(Duration::from_millis(20));
+            }
+        }
     }
-    Ok(())
 }
 
 fn read_request(stream: &mut impl BufRead) -> std::io::Result<Received> {
