@@ -2,7 +2,8 @@
 //!
 //! A network is built by asking a [`Weights`] for each of its tensors by key and shape. Where the values come from is
 //! the source's affair: files, a seed (toy networks in tests), or nowhere (a list of what would be asked for). So the
-//! expected keys and shapes of a network are written once, in its constructor.
+//! expected keys and shapes of a network are written once, in its constructor. Files are safetensors or what PyTorch's
+//! `torch.save` wrote; nothing of a pickle is ever run.
 //!
 //! Invariant: nothing is initialised at random in place of a missing tensor, and [`Weights::finish`] refuses a file
 //! that holds tensors nobody asked for.
