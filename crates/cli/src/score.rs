@@ -20,7 +20,7 @@ use crate::prompts::PromptArguments;
 #[derive(Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Score {
-    /// A scorer: [NAME=][KIND:]PATH for a model, KIND for one without a model, a URL for a service; may be given several
+    /// A scorer: `[NAME=][KIND:]PATH` for a model, KIND for one without a model, a URL for a service; may be given several
     /// times
     #[arg(long = "scorer", value_name = "SCORER", required_unless_present = "check")]
     scorers: Vec<String>,
@@ -42,8 +42,7 @@ pub(crate) struct Score {
 const EXAMPLES: &str = "\
 Give one prompt for all pictures, or one per picture.
 
-Kinds with a model: clip-score, pick-score, pick-score-26 (a CLIP model: a Hugging Face or open_clip folder, or OpenAI's
-ViT-L-14.pt), hps, aesthetic (the head; its CLIP model follows as `,clip=PATH`), image-reward, ocr (an ONNX recogniser).
+Kinds with a model: clip-score, pick-score, pick-score-26 (a CLIP model: a Hugging Face or open_clip folder), hps, aesthetic (the head; its CLIP model follows as `,clip=PATH`), image-reward, ocr (an ONNX recogniser).
 Without KIND the file's name tells the kind, and a CLIP model gives clip-score. `,vocabulary=PATH` replaces the built-in
 vocabulary. Kinds without a model: jpeg-compressibility (jpeg for short), jpeg-incompressibility, brightness, contrast,
 colourfulness. A service over HTTP is named by its URL.
@@ -52,7 +51,7 @@ Examples:
   treegrpo score --scorer clip=assets/emoji-sd3/scorer --image cat.png --prompt \"flat icon of a cat\"
   treegrpo score --scorer clip=assets/emoji-sd3/scorer --scorer jpeg --image pictures/ --prompts prompts.txt --json
   treegrpo score --scorer hps=models/HPS_v2.1_compressed.pt --image cat.png --prompt \"a cat\"
-  treegrpo score --scorer aesthetic:models/sac+logos+ava1-l14-linearMSE.pth,clip=models/ViT-L-14.pt --image cat.png
+  treegrpo score --scorer aesthetic:models/sac+logos+ava1-l14-linearMSE.pth,clip=models/clip-vit-large-patch14 --image cat.png
   treegrpo score --scorer judge=http://127.0.0.1:8000/score --image cat.png --prompt \"a cat\"
   treegrpo score --check models/HPS_v2.1_compressed.pt";
 

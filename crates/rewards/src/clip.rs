@@ -36,8 +36,8 @@ pub struct ClipSource {
 }
 
 impl ClipSource {
-    /// Finds a CLIP model: a Hugging Face `CLIPModel` folder, an open_clip folder, one of their weight files, or OpenAI's
-    /// `ViT-L-14.pt`. `name` is the reward's, for its errors; `vocabulary` overrules the model's own and the built-in one.
+    /// Finds a CLIP model: a Hugging Face `CLIPModel` folder, an open_clip folder, one of their weight files, or a
+    /// state dict of OpenAI's ViT-L/14. `name` is the reward's, for its errors; `vocabulary` overrules the model's own and the built-in one.
     ///
     /// # Errors
     ///

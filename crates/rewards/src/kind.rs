@@ -80,7 +80,7 @@ impl RewardKind {
     pub fn model(self) -> Option<&'static str> {
         match self {
             Self::ClipScore | Self::PickScore | Self::PickScore26 => {
-                Some("a CLIP model: a Hugging Face or open_clip folder, or OpenAI's ViT-L-14.pt")
+                Some("a CLIP model: a Hugging Face or open_clip folder, or a state dict of OpenAI's ViT-L/14")
             }
             Self::Hps => Some("HPS_v2.1_compressed.pt (or HPS_v2_compressed.pt) or its folder"),
             Self::Aesthetic => Some("the head sac+logos+ava1-l14-linearMSE.pth"),

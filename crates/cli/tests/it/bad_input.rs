@@ -208,11 +208,11 @@ fn score_refuses_what_does_not_pair_up() {
         ),
         (
             vec!["--scorer", "clip-score", "--image", &preview],
-            vec!["clip-score", "NAME=DIR"],
+            vec!["clip-score", "NAME=clip-score:PATH"],
         ),
         (
             vec!["--scorer", "clip=absent", "--image", &preview],
-            vec!["clip=absent", "CLIP model"],
+            vec!["clip=absent", "no file or folder", "CLIP model"],
         ),
         (
             vec!["--scorer", "a b=jpeg", "--image", &preview],

@@ -270,7 +270,7 @@ impl Weights {
                 return Err(WeightsError::Unused {
                     path: files.origin.clone(),
                     count: unused.len(),
-                    key: (*first).clone(),
+                    key: first.escape_debug().to_string(),
                     near: nearest(first, asked.keys()),
                 });
             }
@@ -406,6 +406,7 @@ fn invent(seed: u64, scale: f32, key: &str, shape: &[usize]) -> Vec<f32> {
 fn nearest<'a>(key: &str, keys: impl Iterator<Item = &'a String>) -> String {
     keys.map(|k| (strsim::jaro_winkler(key, k), k))
         .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, k)| format!(" (nearest: `{k}`)"))
+        // A damaged file may name its tensors in any way, and an error is one line.
+        .map(|(_, k)| format!(" (nearest: `{}`)", k.escape_debug()))
         .unwrap_or_default()
 }

@@ -16,11 +16,13 @@ fn host(x: Tensor<1>) -> Vec<f32> {
     x.into_data().try_to_vec().expect("f32 data")
 }
 
+/// Both sides round in f32, and a slope multiplies the rounding of the gate's argument, up to 4e-7, by the argument's own
+/// slope times x, up to about 10 where the gate is not shut or open yet. A wrong formula is off by 1e-3 and more.
 #[track_caller]
 fn assert_close(found: &[f32], expected: &[f32]) {
     for (found, expected) in found.iter().zip(expected) {
         let scale = 1.0f32.max(expected.abs());
-        assert!((found - expected).abs() <= 1e-6 * scale, "{found} is not {expected}");
+        assert!((found - expected).abs() <= 1e-5 * scale, "{found} is not {expected}");
     }
 }
 

@@ -152,5 +152,16 @@ impl Clock {
             metrics.set(format!("seconds/{stage}"), *seconds);
         }
         metrics.set("seconds/total", self.stages.iter().map(|(_, seconds)| seconds).sum());
+        if let Some(megabytes) = peak_memory() {
+            metrics.set("memory/peak_mb", megabytes);
+        }
     }
+}
+
+/// The process's largest resident set so far, in MiB, where the system tells it (Linux does).
+fn peak_memory() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kilobytes: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes / 1024.0)
 }
