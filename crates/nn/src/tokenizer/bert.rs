@@ -60,7 +60,7 @@ fn parse(path: &Path, text: &str) -> Result<(tokenizers::Tokenizer, u32), Tokeni
         if let Some(earlier) = vocab.insert(token.to_owned(), id) {
             let (first, second) = (earlier + 1, id + 1);
             return Err(invalid(format!(
-                "lines {first} and {second} are both `{token}`; {ACCEPTED}"
+                "lines {first} and {second} are both {token:?}; {ACCEPTED}"
             )));
         }
     }

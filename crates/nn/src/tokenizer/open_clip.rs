@@ -7,16 +7,16 @@ use std::sync::LazyLock;
 
 use flate2::read::GzDecoder;
 use regex::Regex;
+use tokenizers::Model;
 use tokenizers::models::ModelWrapper;
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
-use tokenizers::{Model, Token};
 
 use super::TokenizerError;
 use super::cleaning::clean;
 use super::clip::{END, END_OF_WORD, START, byte_pairs};
 use super::folder::read_pipeline;
 
-/// Special tokens as open_clip's users write them in a text. Those of the Hugging Face vocabulary are plain text here.
+/// Special tokens as they are written in a text. Those of the Hugging Face vocabulary are plain text here.
 const WRITTEN_START: &str = "<start_of_text>";
 const WRITTEN_END: &str = "<end_of_text>";
 /// The names of the vocabulary file in open_clip and in OpenAI's repository.
@@ -85,7 +85,7 @@ impl OpenClip {
                 WRITTEN_END => ids.push(self.end),
                 _ => {
                     let letters: String = word.bytes().map(|byte| self.letters[usize::from(byte)]).collect();
-                    ids.extend(self.model.tokenize(&letters)?.into_iter().map(|token: Token| token.id));
+                    ids.extend(self.model.tokenize(&letters)?.into_iter().map(|token| token.id));
                 }
             }
         }
@@ -101,12 +101,14 @@ impl OpenClip {
 
 /// Words as CLIP cuts them, and special tokens unless other signs precede them.
 ///
-/// The original looks for them in capitals too, and by Unicode's rules the long s is a small s in that respect.
+/// The original ignores case, which matters for two characters of the small letters that it gets: by Unicode's rules
+/// the long s is a case of s, and the combining iota (U+0345), itself a mark, one of the letter iota, so that it falls
+/// into no class and is left out.
 fn words(text: &str) -> impl Iterator<Item = &str> {
     static WORDS: LazyLock<Regex> = LazyLock::new(|| {
         let special = "<[sſ]tart_of_text>|<end_of_text>";
         let contractions = "'[sſ]|'t|'re|'ve|'m|'ll|'d";
-        let pattern = format!(r"{special}|{contractions}|\p{{L}}+|\p{{N}}|[^\s\p{{L}}\p{{N}}]+");
+        let pattern = format!(r"{special}|{contractions}|\p{{L}}+|\p{{N}}|[^\s\p{{L}}\p{{N}}\u{{345}}]+");
         Regex::new(&pattern).expect("a valid pattern")
     });
     WORDS.find_iter(text).map(|word| word.as_str())
@@ -169,7 +171,7 @@ fn read_tokenizer(path: &Path) -> Result<Vocabulary, TokenizerError> {
 }
 
 /// The vocabulary of a list of merges, one a line under a heading: the letters, the letters that end words, what the
-/// merges make, start and end. Both kinds of file that hold such a list have it in the same order.
+/// merges make, start and end. open_clip's file and a `merges.txt` of CLIP begin with the same lines.
 fn read_merges(path: &Path, letters: &[char; 256]) -> Result<Vocabulary, TokenizerError> {
     let io = |error| TokenizerError::io(path, error);
     let mut file = match File::open(path) {
@@ -194,18 +196,25 @@ fn read_merges(path: &Path, letters: &[char; 256]) -> Result<Vocabulary, Tokeniz
 
 /// The vocabulary of a list of merges, which `path` names in errors.
 fn parse_merges(path: &Path, list: impl BufRead, letters: &[char; 256]) -> Result<Vocabulary, TokenizerError> {
+    let invalid = |why: String| TokenizerError::invalid(path, format!("{why}; {ACCEPTED}"));
     let mut merges = Merges::with_capacity(MERGES);
-    for line in list.lines().skip(1).take(MERGES) {
-        let line = line.map_err(|error| TokenizerError::io(path, error))?;
-        let Some((first, second)) = line.split_once(' ') else {
-            break;
-        };
-        merges.push((first.to_owned(), second.to_owned()));
+    for (index, line) in list.lines().take(1 + MERGES).enumerate() {
+        let line = line.map_err(|e| invalid(format!("not a list of merges: {e}")))?;
+        match line.split_once(' ') {
+            // Without its heading every merge would have the rank of the one before it.
+            _ if index == 0 && !line.contains("#version") => {
+                return Err(invalid(
+                    "not a list of merges, whose first line names a #version".to_owned(),
+                ));
+            }
+            _ if index == 0 => {}
+            Some((first, second)) => merges.push((first.to_owned(), second.to_owned())),
+            None => break,
+        }
     }
     if merges.len() < MERGES {
         let found = merges.len();
-        let why = format!("{found} merges where CLIP has {MERGES}, so it is another file or cut short; {ACCEPTED}");
-        return Err(TokenizerError::invalid(path, why));
+        return Err(invalid(format!("cut short: {found} merges where CLIP has {MERGES}")));
     }
 
     let mut sorted = *letters;
@@ -219,6 +228,6 @@ fn parse_merges(path: &Path, list: impl BufRead, letters: &[char; 256]) -> Resul
         .vocab_and_merges(vocab, merges)
         .end_of_word_suffix(END_OF_WORD.to_owned())
         .build()
-        .map_err(|e| TokenizerError::invalid(path, format!("not CLIP's merges: {e}; {ACCEPTED}")))?;
+        .map_err(|e| invalid(format!("not CLIP's merges: {e}")))?;
     Ok((model, [start, start + 1]))
 }

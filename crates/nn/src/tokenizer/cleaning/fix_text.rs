@@ -17,9 +17,9 @@ const LONGEST_SEGMENT: usize = 1_000_000;
 ///
 /// A line with `<` may be HTML, so from there on character references are left as they are.
 ///
-/// Every pass over a line can lay a further mistake open, so it is repaired until it comes to rest: mostly twice. One
-/// that has not after [`Effort`] is spent, which takes hundreds of mistakes inside each other, stays as it then is;
-/// ftfy would go on, at a cost that grows with the square of the length.
+/// Every pass over a line can lay a further mistake open, so there are passes until nothing changes, mostly two or
+/// three. A line that is still changing when its [`Effort`] is spent stays as it then is; that takes hundreds of
+/// mistakes one inside the other. ftfy would go on, at a cost that grows with the square of the length.
 pub(super) fn fix_text(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut unescapes = true;
