@@ -6,4 +6,6 @@ mod fused;
 mod pytorch;
 mod reward_tokenizers;
 mod tokenizer;
+mod tokenizer_bert;
+mod tokenizer_open_clip;
 mod weights;

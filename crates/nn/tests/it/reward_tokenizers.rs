@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use nn::tokenizer::{Tokenizer, TokenizerError};
+use nn::tokenizer::Tokenizer;
 use serde::Deserialize;
 
 /// Ids of one text by each tokenizer.
@@ -88,52 +88,4 @@ fn parity_of_the_built_in_clip() {
     check(&tokenizer, None, |ids| &ids.clip);
     check(&tokenizer, Some(77), |ids| &ids.clip_pad_eos);
     assert_eq!(tokenizer.max_length(), Some(77));
-}
-
-/// The number of tokens of each text that are its own; a padding mask is made of it.
-#[test]
-fn lengths_leave_padding_out() {
-    let tokenizer = Tokenizer::built_in_bert().expect("built in");
-    let long = "red ".repeat(50);
-    let batch = tokenizer.encode_batch(&["a cat", "", &long], 35).expect("ids");
-    // [CLS] a cat [SEP]; [CLS] [SEP]; cut to 35.
-    assert_eq!(batch.lengths, [4, 2, 35]);
-    assert_eq!(batch.ids[2][34], 102, "a text that is cut still ends with [SEP]");
-    assert_eq!((batch.truncated[0].index, batch.truncated[0].tokens), (2, 52));
-}
-
-/// What open_clip's cleaning does that Hugging Face's tokenizer does not: entities twice, mojibake, full-width letters.
-#[test]
-fn open_clip_repairs_texts_first() {
-    let tokenizer = Tokenizer::built_in_open_clip().expect("built in");
-    for (odd, plain) in [
-        ("fish &amp;amp; chips", "fish & chips"),
-        ("caf\u{c3}\u{a9}", "café"),
-        ("ｆｕｌｌ ｗｉｄｔｈ", "full width"),
-        ("\u{201c}quoted\u{201d}", "\"quoted\""),
-        ("  A\tCAT\n", "a cat"),
-    ] {
-        let [odd_ids, plain_ids] = [odd, plain].map(|text| tokenizer.encode(text).expect("ids"));
-        assert_eq!(odd_ids, plain_ids, "{odd:?}");
-    }
-}
-
-#[test]
-fn a_missing_or_wrong_vocabulary_says_what_is_accepted() {
-    let empty = tempfile::tempdir().expect("a folder");
-    let missing = |error: TokenizerError, part: &str| {
-        let text = error.to_string();
-        assert!(text.contains(part), "{text}");
-    };
-    for path in [empty.path().to_owned(), empty.path().join("absent.txt")] {
-        missing(
-            Tokenizer::open_clip(&path).expect_err("nothing there"),
-            "bpe_simple_vocab_16e6.txt.gz",
-        );
-        missing(Tokenizer::bert(&path).expect_err("nothing there"), "bert-base-uncased");
-    }
-    let wrong = empty.path().join("words.txt");
-    std::fs::write(&wrong, "one\ntwo\n").expect("written");
-    missing(Tokenizer::open_clip(&wrong).expect_err("no merges"), "merges");
-    missing(Tokenizer::bert(&wrong).expect_err("no vocabulary"), "[PAD]");
 }

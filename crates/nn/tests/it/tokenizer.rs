@@ -52,6 +52,7 @@ fn a_tiny_folder_is_read_as_it_says() {
     assert_eq!(tokenizer.encode("  AB\t\n b!a").expect("ids"), [6, 5, 4, 0, 3, 7]);
     let batch = tokenizer.encode_batch(&["a", "ab ab ab ab ab"], 6).expect("ids");
     assert_eq!(batch.ids, [vec![6, 3, 7, 0, 0, 0], vec![6, 5, 5, 5, 5, 7]]);
+    assert_eq!(batch.lengths, [3, 6]);
     assert_eq!(batch.truncated.len(), 1);
     assert_eq!((batch.truncated[0].index, batch.truncated[0].tokens), (1, 7));
 }
@@ -182,6 +183,7 @@ proptest! {
                 }
                 prop_assert_eq!(&batch.ids[0], &batch.ids[2]);
                 let whole = tokenizer.encode(&text).expect("ids");
+                prop_assert_eq!(batch.lengths[0], whole.len().min(length));
                 let cut = batch.truncated.iter().find(|t| t.index == 0);
                 prop_assert_eq!(cut.map(|t| t.tokens), (whole.len() > length).then_some(whole.len()));
             }
