@@ -69,6 +69,7 @@ fn fetch(shell: &Shell) -> Result<PathBuf> {
 }
 
 fn sha256(shell: &Shell, file: &PathBuf) -> Result<String> {
-    let program = "import hashlib, sys; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())";
+    let program =
+        "import hashlib, pathlib, sys; print(hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes()).hexdigest())";
     command::read(cmd!(shell, "python3 -c {program} {file}"))
 }

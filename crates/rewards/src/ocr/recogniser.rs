@@ -41,7 +41,7 @@ impl Recogniser {
     pub fn open(path: &Path) -> Result<Self, OcrModelError> {
         let file = ModelFile::read(path)?;
         let cannot_run = |e| invalid(&file.path, format!("this network cannot be run: {}", one_line(&e)));
-        let parsed = tract_onnx::onnx()
+        let graph = tract_onnx::onnx()
             .model_for_proto_model(&file.content)
             .map_err(cannot_run)?;
         let recogniser = Self {

@@ -196,8 +196,8 @@ fn a_reading_does_not_depend_on_its_neighbours() {
     let (folder, _) = reference();
     let hello = open(&folder.join("hello.png")).expect("a picture");
     let hello = hello.rgb(Transparency::OverWhite).into_owned();
-    // Twelve widths are more than the networks that are kept.
-    let pictures: Vec<RgbImage> = (0..12)
+    // Ten widths are more than the networks that are kept.
+    let pictures: Vec<RgbImage> = (0..10)
         .map(|number| {
             RgbImage::from_fn(320 + 7 * number, 48, |x, y| match hello.get_pixel_checked(x, y) {
                 Some(pixel) => *pixel,
