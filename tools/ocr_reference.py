@@ -115,7 +115,7 @@ def main():
         else:
             print(name, expected["pictures"][name]["text"], expected["pictures"][name]["accuracy"])
     if len(sys.argv) == 4:
-        sys.exit(worst > 1e-4)
+        sys.exit(int(worst > 1e-4))
     lines = [f"  {json.dumps(name)}: {json.dumps(value, ensure_ascii=False)}" for name, value in expected["pictures"].items()]
     pictures = ",\n".join(lines)
     text = f'{{\n"prompts": {json.dumps(PROMPTS)},\n"pictures": {{\n{pictures}\n}}\n}}\n'

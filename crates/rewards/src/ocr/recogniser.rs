@@ -40,7 +40,13 @@ impl Recogniser {
     /// The file is missing, damaged, no recogniser of the family, or needs what the engine does not have.
     pub fn open(path: &Path) -> Result<Self, OcrModelError> {
         let file = ModelFile::read(path)?;
-        let cannot_run = |e| invalid(&file.path, format!("this network cannot be run: {}", one_line(&e)));
+        let cannot_run = |e| {
+            let why = one_line(&e);
+            invalid(
+                &file.path,
+                format!("the network cannot be run ({why}); download it again, or take another recogniser"),
+            )
+        };
         let graph = tract_onnx::onnx()
             .model_for_proto_model(&file.content)
             .map_err(cannot_run)?;

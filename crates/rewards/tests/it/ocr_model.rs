@@ -107,6 +107,31 @@ fn cut_files_are_refused() {
     }
 }
 
+/// Only making the network ready shows this; it happens before anything is scored as well.
+#[test]
+fn networks_that_cannot_be_run_are_refused() {
+    let dir = copy(|mut bytes| {
+        // The node's field 4, its operator, becomes one that does not exist.
+        let operator = b"\x22\x0bHardSigmoid";
+        let place = bytes.windows(operator.len()).position(|window| window == operator);
+        bytes[place.expect("the operator") + 2] = b'X';
+        bytes
+    });
+    OcrScore::check("text", dir.path()).expect("the file's ends fit");
+    let error = OcrScore::open("text", dir.path()).map(drop).expect_err("refused");
+    let message = error.to_string();
+    for part in [
+        "reward `text`",
+        "model.onnx",
+        "the network cannot be run",
+        "XardSigmoid",
+        "take another recogniser",
+    ] {
+        assert!(message.contains(part), "{part} is not in: {message}");
+    }
+    assert!(!message.contains('\n'), "{message}");
+}
+
 #[test]
 fn the_list_may_lie_beside_the_file() {
     let dir = copy(without_list);
